@@ -1,0 +1,6 @@
+"""Heads: States -> logits. One method, one file; importing this package registers all of them."""
+
+from bertvision.heads import compress, last, pool
+from bertvision.heads.registry import REGISTRY, Head, build_head, check_spec, head_name, options, register
+
+__all__ = ["REGISTRY", "Head", "build_head", "check_spec", "compress", "head_name", "last", "options", "pool", "register"]
