@@ -1,0 +1,1 @@
+"""Backbone: batch -> States. The only folder that imports transformers."""

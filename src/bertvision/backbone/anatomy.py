@@ -1,0 +1,123 @@
+"""The parts of an encoder, found by structure: no class and no list of names per architecture.
+
+What is relied on: the blocks stand in one `nn.ModuleList`; a block registers its projections in the order in which
+they act (queries, keys, values, attention output, feed-forward in, feed-forward out); the configuration knows the
+width and the number of layers.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from bertvision.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Projections:
+    """Names, within the model, of the linear maps of one block that tuning methods attach to.
+
+    query, value: the same name twice where the attention computes all three in one fused map.
+    attention, feedforward: the maps back to the width, whose outputs are added to the residual stream.
+    """
+
+    query: str
+    value: str
+    attention: str
+    feedforward: str
+
+
+def width(model: PreTrainedModel) -> int:
+    """H: the size of a hidden state."""
+    return model.config.hidden_size
+
+
+def depth(model: PreTrainedModel) -> int:
+    """How many blocks a token passes, counting a shared one as often as it is applied."""
+    return model.config.num_hidden_layers
+
+
+def layer_count(model: PreTrainedModel) -> int:
+    """L: the hidden states the encoder gives per token, the embedding output included."""
+    return depth(model) + 1
+
+
+def blocks(model: PreTrainedModel) -> list[nn.Module]:
+    """The transformer blocks that have weights of their own, from the bottom up; ALBERT has one, its shared group."""
+    return [block for _, block in _named_blocks(model)]
+
+
+def shares_blocks(model: PreTrainedModel) -> bool:
+    """True if one block's weights serve several layers, as in ALBERT."""
+    return len(blocks(model)) < depth(model)
+
+
+def embeddings(model: PreTrainedModel) -> nn.Module:
+    """The part of the model that turns token ids into vectors, with its LayerNorm."""
+    words = model.get_input_embeddings()
+    return next(child for child in model.children() if any(part is words for part in child.modules()))
+
+
+def pooler(model: PreTrainedModel) -> nn.Module | None:
+    """The dense layer on [CLS] that some encoders carry above their last block. No head reads it."""
+    return getattr(model, "pooler", None)
+
+
+def layer_norms(model: nn.Module) -> list[nn.Module]:
+    """Every normalisation with a learned scale: `nn.LayerNorm`, `nn.RMSNorm`, and what an architecture wrote itself."""
+    return [part for part in model.modules() if _is_norm(part)]
+
+
+def projections(model: PreTrainedModel) -> list[Projections]:
+    """The projections of every block with weights of its own. Ask before anything is inserted into the model."""
+    return [
+        _block_projections(model, name, layer)
+        for block_name, block in _named_blocks(model)
+        for name, layer in _sublayers(block_name, block)
+    ]
+
+
+def _named_blocks(model: PreTrainedModel) -> list[tuple[str, nn.Module]]:
+    for name, part in model.named_modules():
+        # modules come parents first: the first list of blocks met is the outermost one
+        if isinstance(part, nn.ModuleList) and len(part) and all(_is_block(member) for member in part):
+            return [(f"{name}.{index}", member) for index, member in enumerate(part)]
+    raise UserError(f"{type(model).__name__}: no list of transformer blocks in it; choose an encoder such as BERT")
+
+
+def _is_block(part: nn.Module) -> bool:
+    """Attention and feed-forward leave at least a norm, an attention map, a widening and a narrowing map."""
+    linears = [inner for inner in part.modules() if isinstance(inner, nn.Linear)]
+    return len(linears) >= 4 and any(_is_norm(inner) for inner in part.modules())
+
+
+def _sublayers(name: str, block: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The block itself, or the several it consists of (a group of ALBERT)."""
+    for inner_name, part in block.named_modules(prefix=name):
+        if isinstance(part, nn.ModuleList) and len(part) and all(_is_block(member) for member in part):
+            for index, member in enumerate(part):
+                yield f"{inner_name}.{index}", member
+            return
+    yield name, block
+
+
+def _block_projections(model: PreTrainedModel, name: str, block: nn.Module) -> Projections:
+    linears = [(inner, part) for inner, part in block.named_modules(prefix=name) if isinstance(part, nn.Linear)]
+    # A feed-forward part ends in two maps, in and out; the attention's output is the last map to the width before them.
+    *before, _, (feedforward, last) = linears
+    to_width = [index for index, (_, part) in enumerate(before) if part.out_features == width(model)]
+    if last.out_features != width(model) or not to_width or to_width[-1] == 0:
+        raise UserError(f"{type(model).__name__}: its blocks are built in an unknown way; use train_layers alone")
+    inputs = [inner for inner, _ in before[: to_width[-1]]]  # query, key, value, ... or one fused map
+    if len(inputs) == 2:
+        raise UserError(f"{type(model).__name__}: its attention is built in an unknown way; use train_layers alone")
+    value = inputs[2] if len(inputs) > 2 else inputs[0]
+    return Projections(query=inputs[0], value=value, attention=before[to_width[-1]][0], feedforward=feedforward)
+
+
+def _is_norm(part: nn.Module) -> bool:
+    if isinstance(part, nn.LayerNorm | nn.RMSNorm):
+        return True
+    vectors_only = all(parameter.dim() == 1 for parameter in part.parameters(recurse=False))
+    return type(part).__name__.endswith("Norm") and vectors_only and not list(part.children())

@@ -1,0 +1,116 @@
+"""Windows -> batches: a token budget over length buckets, deterministic from the seed, resumable at any step."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertvision.data.windows import Windows
+
+POOL = 64  # a bucket holds this many batches: enough to sort lengths together, few enough to keep the order random
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch of windows, padded at the end of each row to the longest.
+
+    index: (B,) window numbers. ids, types: (B, S) int64. mask: (B, S) bool. targets: (B, ...).
+    """
+
+    index: NDArray[np.int64]
+    ids: Tensor
+    types: Tensor
+    mask: Tensor
+    targets: Tensor
+
+    @property
+    def tokens(self) -> int:
+        """Real tokens, padding not counted."""
+        return int(self.mask.sum())
+
+
+def collate(windows: Windows, index: NDArray[np.int64], pad: int = 0) -> Batch:
+    """The batch of the windows in `index`, gathered from the flat arrays at once."""
+    starts = windows.starts[index]
+    lengths = windows.starts[index + 1] - starts
+    column = np.arange(lengths.max(initial=1))
+    mask = column < lengths[:, None]  # (B, S)
+    place = np.where(mask, starts[:, None] + column, 0)
+    return Batch(
+        index=index,
+        ids=torch.from_numpy(np.where(mask, windows.ids[place], pad).astype(np.int64)),
+        types=torch.from_numpy(np.where(mask, windows.types[place], 0).astype(np.int64)),
+        mask=torch.from_numpy(mask),
+        targets=torch.from_numpy(windows.targets[index]),
+    )
+
+
+class BatchPlan:
+    """Every batch of a training, decided beforehand: `plan[step]` is an array of window numbers.
+
+    A batch has at most `batch_size` windows and `batch_tokens` tokens with padding (a longer window goes alone).
+    Epochs may be fractional. The same arguments always give the same plan, so a position in it is one number.
+    """
+
+    def __init__(
+        self, lengths: NDArray[np.int64], *, epochs: float, batch_size: int, batch_tokens: int, seed: int
+    ) -> None:
+        self._lengths = lengths
+        self._limits = batch_size, batch_tokens
+        self.batches: list[NDArray[np.int64]] = []
+        wanted = round(epochs * len(lengths))
+        for epoch in range(int(np.ceil(epochs)) if len(lengths) else 0):
+            self.batches += self._epoch(np.random.default_rng([seed, epoch]))
+        self.seen = np.cumsum([len(batch) for batch in self.batches])  # windows seen after each step
+        steps = int(np.searchsorted(self.seen, wanted)) + 1 if wanted else 0
+        self.batches, self.seen = self.batches[:steps], self.seen[:steps]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, step: int) -> NDArray[np.int64]:
+        return self.batches[step]
+
+    def steps_at(self, epoch: float) -> int:
+        """Number of steps after which `epoch` (a fraction, 1 = the whole set once) is reached."""
+        wanted = round(epoch * len(self._lengths))
+        return min(int(np.searchsorted(self.seen, wanted)) + 1, len(self)) if wanted else 0
+
+    def _epoch(self, random: np.random.Generator) -> list[NDArray[np.int64]]:
+        order = random.permutation(len(self._lengths))
+        batches: list[NDArray[np.int64]] = []
+        pool = self._limits[0] * POOL
+        for start in range(0, len(order), pool):
+            bucket = order[start : start + pool]
+            bucket = bucket[np.argsort(self._lengths[bucket], kind="stable")]
+            batches += cut(bucket, self._lengths, *self._limits)
+        return [batches[i] for i in random.permutation(len(batches))]
+
+
+def cut(order: NDArray[np.int64], lengths: NDArray[np.int64], batch_size: int, batch_tokens: int) -> list[NDArray]:
+    """Cuts windows, sorted by length either way, into batches within both limits."""
+    batches, start, longest = [], 0, 0
+    for end, length in enumerate(lengths[order].tolist()):
+        longest = max(longest, length)
+        size = end - start + 1
+        if size > 1 and (size > batch_size or longest * size > batch_tokens):
+            batches.append(order[start:end])
+            start, longest = end, length
+    if start < len(order):
+        batches.append(order[start:])
+    return batches
+
+
+def by_length(lengths: NDArray[np.int64], batch_tokens: int, batch_size: int = 1 << 30) -> list[NDArray[np.int64]]:
+    """Batches for inference: all windows once, longest first, so that a lack of memory shows at once."""
+    return cut(np.argsort(-lengths, kind="stable"), lengths, batch_size, batch_tokens)
+
+
+def nested_fraction(count: int, fraction: float, seed: int) -> NDArray[np.int64]:
+    """Sorted numbers of a share of `count` examples; a smaller share with the same seed is a subset of a larger."""
+    if fraction >= 1:
+        return np.arange(count)
+    kept = max(1, round(fraction * count)) if count else 0
+    return np.sort(np.random.default_rng([seed, 0x5EED]).permutation(count)[:kept])

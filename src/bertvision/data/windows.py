@@ -1,0 +1,191 @@
+"""Records -> windows: pairs of question and context cut to the encoder's length, as flat arrays without padding."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from bertvision.data.squad import Record
+from bertvision.errors import UserError
+
+logger = logging.getLogger("bertvision")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The special tokens a tokenizer puts around a pair, and the type id of each of the five stretches.
+
+    BERT: prefix [CLS], middle [SEP], suffix [SEP]; RoBERTa: <s>, </s></s>, </s>.
+    """
+
+    prefix: tuple[int, ...]
+    middle: tuple[int, ...]
+    suffix: tuple[int, ...]
+    types: tuple[int, int, int, int, int]
+
+    @property
+    def size(self) -> int:
+        return len(self.prefix) + len(self.middle) + len(self.suffix)
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> "Frame":
+        """Reads the frame off one encoded pair, so that no family has to be known by name."""
+        encoded = tokenizer.encode("a", "b")
+        owner = [-1 if special else sequence for special, sequence in zip(encoded.special_tokens_mask, encoded.sequence_ids)]
+        if 0 not in owner or 1 not in owner or owner[0] != -1:
+            raise UserError("this tokenizer does not frame a pair as [CLS] a [SEP] b [SEP]; choose another encoder")
+        first, second = owner.index(0), owner.index(1)
+        after_first = first + owner.count(0)
+        after_second = second + owner.count(1)
+        ids, kinds = encoded.ids, encoded.type_ids
+        last = len(ids) - 1
+        stretches = (0, first, min(after_first, last), second, min(after_second, last))
+        return cls(
+            tuple(ids[:first]), tuple(ids[after_first:second]), tuple(ids[after_second:]), tuple(kinds[i] for i in stretches)
+        )  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """N windows over T tokens in all, flat and unpadded; window n owns tokens starts[n]:starts[n + 1].
+
+    ids, types: (T,). example: (N,) which question a window belongs to. targets: (N, ...) what a task learns.
+    context_at, context_end: (N,) where in the window its stretch of the context begins and ends.
+    context_token: (N,) the row of `chars` of its first context token; chars: (C, 2) character offsets of
+    every token of every distinct context, so that a context shared by many questions is kept once.
+    """
+
+    ids: NDArray[np.int32]
+    types: NDArray[np.uint8]
+    starts: NDArray[np.int64]
+    example: NDArray[np.int64]
+    context_at: NDArray[np.int64]
+    context_end: NDArray[np.int64]
+    context_token: NDArray[np.int64]
+    chars: NDArray[np.int32]
+    targets: NDArray
+
+    def __len__(self) -> int:
+        return len(self.example)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """(N,) tokens of each window."""
+        return np.diff(self.starts)
+
+    def span_chars(self, window: NDArray, first: NDArray, last: NDArray) -> NDArray[np.int64]:
+        """Character offsets (..., 2) in the context of token spans first..last (positions in their windows)."""
+        shift = self.context_token[window] - self.context_at[window]
+        if len(self.chars) == 0:
+            return np.zeros((*np.shape(first), 2), dtype=np.int64)
+        top = len(self.chars) - 1
+        begin = self.chars[np.clip(first + shift, 0, top), 0]
+        end = self.chars[np.clip(last + shift, 0, top), 1]
+        return np.stack([begin, end], axis=-1).astype(np.int64)
+
+
+def make_windows(tokenizer: Tokenizer, records: Sequence[Record], max_length: int = 384, overlap: int = 128) -> Windows:
+    """Cuts every record into windows of at most `max_length` tokens; neighbours share `overlap` tokens of context.
+
+    targets: (N, 2) first and last token of the first gold answer, (0, 0) = [CLS] where the window does not hold it.
+    Questions longer than half a window are trimmed, with a warning.
+    """
+    frame = Frame.of(tokenizer)
+    longest_question = (max_length - frame.size) // 2
+    if longest_question < 1 or overlap >= max_length - frame.size - longest_question:
+        raise UserError(f"windows of {max_length} tokens with an overlap of {overlap} leave no room for the context")
+    context_of, contexts = _distinct([record.context for record in records])
+    question_of, questions = _distinct([record.question for record in records])
+    question_ids = [ids for ids, _ in _encode(tokenizer, questions)]
+    context_ids, context_chars = _columns(_encode(tokenizer, contexts))
+    too_long = sum(len(ids) > longest_question for ids in question_ids)
+    if too_long:
+        logger.warning("%d questions are longer than %d tokens and were trimmed", too_long, longest_question)
+        question_ids = [ids[:longest_question] for ids in question_ids]
+
+    question_sizes = np.array([len(ids) for ids in question_ids], dtype=np.int64)[question_of]  # (records,)
+    context_sizes = np.array([len(ids) for ids in context_ids], dtype=np.int64)[context_of]
+    room = max_length - frame.size - question_sizes
+    steps = room - overlap
+    counts = 1 + np.maximum(0, -(-(context_sizes - room) // steps))  # windows per record
+    example = np.repeat(np.arange(len(records)), counts)
+    within = np.arange(len(example)) - np.repeat(np.cumsum(counts) - counts, counts)
+    begin = within * steps[example]  # first context token of the window
+    end = np.minimum(begin + room[example], context_sizes[example])
+
+    ids, types = _assemble(frame, question_ids, context_ids, question_of[example], context_of[example], begin, end)
+    context_at = len(frame.prefix) + question_sizes[example] + len(frame.middle)
+    lengths = frame.size + question_sizes[example] + end - begin
+    context_starts = np.concatenate([[0], np.cumsum([len(chars) for chars in context_chars])]).astype(np.int64)
+    answers = _answer_tokens(records, context_of, context_chars)[example]  # (N, 2), -1 where there is none
+    held = (answers[:, 0] >= begin) & (answers[:, 1] < end) & (answers[:, 0] >= 0)
+    return Windows(
+        ids=ids,
+        types=types,
+        starts=np.concatenate([[0], np.cumsum(lengths)]),
+        example=example,
+        context_at=context_at,
+        context_end=context_at + end - begin,
+        context_token=context_starts[context_of[example]] + begin,
+        chars=np.concatenate(context_chars) if context_chars else np.zeros((0, 2), np.int32),
+        targets=np.where(held[:, None], answers - begin[:, None] + context_at[:, None], 0),
+    )
+
+
+def _distinct(texts: list[str]) -> tuple[NDArray[np.int64], list[str]]:
+    """Position of each text among the distinct ones, and those in order of appearance."""
+    position: dict[str, int] = {}
+    index = np.array([position.setdefault(text, len(position)) for text in texts], dtype=np.int64)
+    return index, list(position)
+
+
+def _encode(tokenizer: Tokenizer, texts: list[str]) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    encoded = tokenizer.encode_batch(texts, add_special_tokens=False) if texts else []
+    return [
+        (np.array(item.ids, np.int32), np.array(item.offsets, np.int32).reshape(-1, 2))
+        for item in encoded
+    ]
+
+
+def _columns(encoded: list[tuple[NDArray, NDArray]]) -> tuple[list[NDArray], list[NDArray]]:
+    return [ids for ids, _ in encoded], [chars for _, chars in encoded]
+
+
+def _assemble(
+    frame: Frame,
+    question_ids: list[NDArray],
+    context_ids: list[NDArray],
+    question: NDArray,
+    context: NDArray,
+    begin: NDArray,
+    end: NDArray,
+) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+    """Writes out all windows one after the other: prefix, question, middle, context[begin:end], suffix."""
+    prefix, middle, suffix = (np.array(part, np.int32) for part in (frame.prefix, frame.middle, frame.suffix))
+    pieces: list[NDArray] = []
+    for q, c, b, e in zip(question.tolist(), context.tolist(), begin.tolist(), end.tolist()):
+        pieces += (prefix, question_ids[q], middle, context_ids[c][b:e], suffix)
+    if not pieces:
+        return np.zeros(0, np.int32), np.zeros(0, np.uint8)
+    kinds = np.tile(np.array(frame.types, np.uint8), len(question))
+    return np.concatenate(pieces), np.repeat(kinds, [len(piece) for piece in pieces])
+
+
+def _answer_tokens(records: Sequence[Record], context_of: NDArray, context_chars: list[NDArray]) -> NDArray[np.int64]:
+    """(records, 2) first and last context token that the first gold answer touches; -1 where there is none."""
+    found = np.full((len(records), 2), -1, dtype=np.int64)
+    for row, record in enumerate(records):
+        if not record.answers:
+            continue
+        chars = context_chars[context_of[row]]
+        start = record.starts[0]
+        first = int(np.searchsorted(chars[:, 1], start, side="right"))  # first token that ends behind the start
+        last = int(np.searchsorted(chars[:, 0], start + len(record.answers[0]), side="left")) - 1
+        if first <= last:
+            found[row] = first, last
+    return found

@@ -1,0 +1,146 @@
+"""Candidates of windows -> predictions of questions: merged over windows, without duplicates, as plain arrays."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertvision.data.squad import Record
+from bertvision.data.windows import Windows
+from bertvision.errors import UserError
+from bertvision.evaluate.decode import decode
+
+CERTAIN = 1e4  # no-answer scores stay finite: a question without any candidate span has this one
+
+
+@dataclass(frozen=True, slots=True)
+class SpanPredictions:
+    """The K best answers of each of Q questions, best first, and how much "no answer" outweighs the best.
+
+    ids: Q question ids. texts: (Q, K) answers, "" where there are fewer. chars: (Q, K, 2) offsets in the context.
+    scores: (Q, K), -inf where there are fewer. no_answer: (Q,) null score minus best span score.
+    """
+
+    ids: list[str]
+    texts: list[list[str]]
+    chars: NDArray[np.int64]
+    scores: NDArray[np.float64]
+    no_answer: NDArray[np.float64]
+
+    def best(self) -> dict[str, str]:
+        """{id: the best span}, with "no answer" switched off."""
+        return {key: texts[0] for key, texts in zip(self.ids, self.texts)}
+
+    def answers(self, threshold: float = 0.0) -> dict[str, str]:
+        """{id: answer}, "" where the no-answer score lies above the threshold."""
+        decided = zip(self.ids, self.texts, self.no_answer.tolist())
+        return {key: "" if doubt > threshold else texts[0] for key, texts, doubt in decided}
+
+    def no_answer_scores(self) -> dict[str, float]:
+        return dict(zip(self.ids, self.no_answer.tolist()))
+
+    def to_json(self) -> dict[str, Any]:
+        """{id: {answer, no_answer_score, nbest: [{text, start, end, score}]}}"""
+        rows = {}
+        for row, key in enumerate(self.ids):
+            kept = int(np.isfinite(self.scores[row]).sum())
+            nbest = [
+                {"text": text, "start": int(start), "end": int(end), "score": round(float(score), 6)}
+                for text, (start, end), score in zip(self.texts[row][:kept], self.chars[row], self.scores[row])
+            ]
+            doubt = float(self.no_answer[row])
+            rows[key] = {"answer": "" if doubt > 0 else self.texts[row][0], "no_answer_score": doubt, "nbest": nbest}
+        return rows
+
+    @classmethod
+    def from_json(cls, rows: dict[str, Any], where: str = "predictions") -> "SpanPredictions":
+        """Reads what `to_json` gave."""
+        try:
+            width = max((len(row["nbest"]) for row in rows.values()), default=0) or 1
+            chars = np.zeros((len(rows), width, 2), np.int64)
+            scores = np.full((len(rows), width), -np.inf)
+            texts = [[""] * width for _ in rows]
+            for place, row in enumerate(rows.values()):
+                for rank, entry in enumerate(row["nbest"]):
+                    texts[place][rank] = entry["text"]
+                    chars[place, rank] = entry["start"], entry["end"]
+                    scores[place, rank] = entry["score"]
+            doubts = np.array([row["no_answer_score"] for row in rows.values()], np.float64)
+        except (TypeError, KeyError, AttributeError) as error:
+            raise UserError(f"{where}: not a predictions file of this program ({error!r})") from None
+        return cls(list(rows), texts, chars, scores, doubts)
+
+
+class SpanCollector:
+    """Takes the logits of batches in any order, keeps n-best and null score of each window, merges at the end.
+
+    Memory: a few numbers per window; no logits are kept.
+    """
+
+    def __init__(
+        self,
+        records: Sequence[Record],
+        windows: Windows,
+        *,
+        nbest: int = 5,
+        answer_tokens: int = 30,
+        rule: Literal["joint", "independent"] = "joint",
+    ) -> None:
+        self.records, self.windows = records, windows
+        self.options: dict[str, Any] = {"nbest": nbest, "answer_tokens": answer_tokens, "rule": rule}
+        self.nbest, self.rule = nbest, rule
+        self.tokens = np.zeros((len(windows), nbest, 2), np.int32)
+        self.scores = np.full((len(windows), nbest), -np.inf, np.float32)
+        self.nulls = np.full(len(windows), -np.inf, np.float32)
+        self.bounds = torch.from_numpy(windows.context_at), torch.from_numpy(windows.context_end)
+
+    def add(self, index: NDArray[np.int64], logits: Tensor) -> None:
+        """Reduces the logits (B, S, 2) of the windows `index` (B,)."""
+        rows = torch.from_numpy(index)
+        found = decode(logits, self.bounds[0][rows], self.bounds[1][rows], **self.options)
+        width = found.score.shape[1]
+        self.tokens[index, :width, 0] = found.first
+        self.tokens[index, :width, 1] = found.last
+        self.scores[index, :width] = found.score
+        self.nulls[index] = found.null
+
+    def finish(self) -> SpanPredictions:
+        """Merges the windows of each question."""
+        questions = len(self.records)
+        window, rank = np.nonzero(np.isfinite(self.scores))
+        score = self.scores[window, rank].astype(np.float64)
+        chars = self.windows.span_chars(window, self.tokens[window, rank, 0], self.tokens[window, rank, 1])
+        example = self.windows.example[window]
+
+        order = np.lexsort((chars[:, 1], chars[:, 0], -score, example))  # by question, best first, ties by place
+        keys = np.column_stack([example, chars])[order]
+        first_seen = np.sort(np.unique(keys, axis=0, return_index=True)[1])  # overlapping windows find a span twice
+        order = order[first_seen]
+        example, score, chars = example[order], score[order], chars[order]
+        begins = np.searchsorted(example, np.arange(questions))
+        rank = np.arange(len(example)) - begins[example]
+        kept = rank < self.nbest
+        example, rank = example[kept], rank[kept]
+
+        scores = np.full((questions, self.nbest), -np.inf)
+        places = np.zeros((questions, self.nbest, 2), np.int64)
+        scores[example, rank], places[example, rank] = score[kept], chars[kept]
+        texts = [[""] * self.nbest for _ in range(questions)]
+        for row, column in zip(example.tolist(), rank.tolist()):
+            start, end = places[row, column]
+            texts[row][column] = self.records[row].context[start:end]
+        ids = [record.id for record in self.records]
+        return SpanPredictions(ids, texts, places, scores, self._no_answer(scores[:, 0]))
+
+    def _no_answer(self, best: NDArray[np.float64]) -> NDArray[np.float64]:
+        # The question is unanswerable if every window says so, hence the least null score; under the independent
+        # rule windows bid against each other, and the highest bid counts.
+        merge, start = (np.minimum, np.inf) if self.rule == "joint" else (np.maximum, -np.inf)
+        null = np.full(len(self.records), start)
+        merge.at(null, self.windows.example, self.nulls.astype(np.float64))
+        null = np.clip(null, -CERTAIN, CERTAIN)
+        return np.clip(np.where(np.isfinite(best), null - best, CERTAIN), -CERTAIN, CERTAIN)

@@ -1,0 +1,110 @@
+"""The one training loop: batches in, states from a feed, learners learn. It can be killed at any step and resumed."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from bertvision.backbone.states import States
+from bertvision.data.batches import Batch, BatchPlan, collate
+from bertvision.data.windows import Windows
+from bertvision.files import load_tensors, save_tensors
+from bertvision.train.learner import Learner, Task, fold
+from bertvision.train.progress import Journal
+
+Feed = Callable[[Batch], States]
+SNAPSHOT_SHARE = 20  # a snapshot is not begun before this many times the last one's duration has passed
+
+
+class Loop:
+    """Runs the learners over a plan of batches, all of them on the same states.
+
+    feed: batch -> States. snapshot: the file that holds everything needed to go on; identity: what must be equal
+    for it to be used. at_step(step) is called when `step` batches are done, before any snapshot of that step.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        windows: Windows,
+        plan: BatchPlan,
+        learners: Sequence[Learner],
+        feed: Feed,
+        *,
+        pad: int,
+        seed: int,
+        snapshot: Path,
+        identity: str,
+        snapshot_seconds: float,
+        journal: Journal,
+        at_step: Callable[[int], None] = lambda step: None,
+    ) -> None:
+        self.task, self.windows, self.plan, self.learners, self.feed = task, windows, plan, learners, feed
+        self.pad, self.seed, self.journal, self.at_step = pad, seed, journal, at_step
+        self.snapshot, self.identity, self.snapshot_seconds = snapshot, identity, snapshot_seconds
+        self.feed_seconds = 0.0
+
+    def run(self, stage: str) -> None:
+        """Trains to the end of the plan, from the snapshot if there is one."""
+        done = self._restore()
+        lengths = self.windows.lengths
+        tokens = [int(lengths[index].sum()) for index in self.plan.batches]
+        saved, pause = time.monotonic(), self.snapshot_seconds
+        with torch.random.fork_rng(devices=[]), self.journal.stage(stage, sum(tokens), sum(tokens[:done])) as progress:
+            for step in range(done, len(self.plan)):
+                self._step(step)
+                progress.advance(tokens[step], self._status(step + 1))
+                self.at_step(step + 1)
+                if time.monotonic() - saved >= pause and step + 1 < len(self.plan):
+                    began = time.monotonic()
+                    self._save(step + 1)
+                    saved = time.monotonic()
+                    pause = max(self.snapshot_seconds, SNAPSHOT_SHARE * (saved - began)) if self.snapshot_seconds else 0
+
+    def finish(self) -> None:
+        """Forgets the snapshot; call it once the results are safely written."""
+        self.snapshot.unlink(missing_ok=True)
+
+    def _step(self, step: int) -> None:
+        batch = collate(self.windows, self.plan[step], self.pad)
+        began = time.perf_counter()
+        torch.manual_seed(fold(self.seed, "backbone", step))  # the backbone's dropout
+        states = self.feed(batch)
+        self.feed_seconds += time.perf_counter() - began
+        for learner in self.learners:
+            before = learner.stopped
+            learner.learn(states, batch, self.task, step)
+            if learner.stopped != before:
+                self.journal.note(f"{learner.name} is dropped: {learner.stopped}")
+
+    def _status(self, step: int) -> dict[str, object]:
+        losses = {learner.name: round(learner.loss, 4) for learner in self.learners if not learner.stopped}
+        return {"step": step, "of": len(self.plan), "loss": losses}
+
+    def _save(self, step: int) -> None:
+        tensors = {f"{place}.{key}": value for place, one in enumerate(self.learners) for key, value in one.state().items()}
+        about = {
+            "step": step,
+            "identity": self.identity,
+            "feed_seconds": self.feed_seconds,
+            "seconds": [learner.seconds for learner in self.learners],
+            "stopped": [learner.stopped for learner in self.learners],
+        }
+        save_tensors(self.snapshot, tensors, about)
+
+    def _restore(self) -> int:
+        """The number of steps already done."""
+        if not self.snapshot.exists():
+            return 0
+        tensors, about = load_tensors(self.snapshot, "snapshot")
+        if about["identity"] != self.identity:
+            self.journal.note(f"{self.snapshot.name} belongs to other settings and is not used")
+            return 0
+        for place, learner in enumerate(self.learners):
+            prefix = f"{place}."
+            learner.restore({key.removeprefix(prefix): v for key, v in tensors.items() if key.startswith(prefix)})
+            learner.seconds, learner.stopped = about["seconds"][place], about["stopped"][place]
+        self.feed_seconds = about["feed_seconds"]
+        self.journal.note(f"going on at step {about['step']} of {len(self.plan)}")
+        return about["step"]

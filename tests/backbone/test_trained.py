@@ -1,0 +1,137 @@
+"""What training changed survives its file, and a wrong file never lands on an encoder."""
+
+import json
+
+import pytest
+import torch
+from encoders import FAMILIES, tiny_batch, tiny_encoder
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from bertvision.backbone.trained import load, save, trained_state
+from bertvision.backbone.tuning import Tuning, apply
+from bertvision.errors import UserError
+
+PLANS = [Tuning(0), Tuning(0, adapters=4), Tuning("all", adapters=2), Tuning(0, lora=2), Tuning(0, adapters=4, lora=2)]
+
+
+def trained(family: str, tuning: Tuning, seed: int = 0):
+    """An encoder whose trained tensors all differ from where they started."""
+    if tuning.lora:
+        pytest.importorskip("peft")
+    model = tiny_encoder(family, seed)
+    apply(model, tuning)
+    generator = torch.Generator().manual_seed(9)
+    for tensor in trained_state(model).values():
+        tensor.add_(torch.randn(tensor.shape, generator=generator) * 0.1)
+    return model
+
+
+@pytest.fixture
+def saved(tmp_path):
+    file = tmp_path / "tuned.safetensors"
+    save(trained("bert", Tuning(1, adapters=4)), Tuning(1, adapters=4), file)
+    return file
+
+
+@pytest.mark.parametrize("tuning", PLANS, ids=str)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_round_trip(family, tuning, tmp_path):
+    file = tmp_path / "tuned.safetensors"
+    model = trained(family, tuning)
+    save(model, tuning, file)
+    assert load_file(file).keys() == {name for name, p in model.named_parameters() if p.requires_grad}
+    assert [path.name for path in tmp_path.iterdir()] == [file.name]
+
+    again = tiny_encoder(family)
+    plan = load(again, file)
+    assert plan.tuning == tuning
+    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values(), strict=True))
+    batch = tiny_batch(model)
+    assert torch.equal(again(**batch).last_hidden_state, model(**batch).last_hidden_state)
+    assert {n for n, p in again.named_parameters() if p.requires_grad} == set(trained_state(model))
+
+
+def test_the_file_holds_little_more_than_the_trained_tensors(tmp_path):
+    file = tmp_path / "tuned.safetensors"
+    model = trained("bert", Tuning(0, adapters=4))
+    save(model, Tuning(0, adapters=4), file)
+    numbers = sum(tensor.numel() for tensor in trained_state(model).values())
+    assert file.stat().st_size < 4 * numbers + 16_384
+
+
+def test_everything_trained_needs_no_particular_weights(tmp_path):
+    file = tmp_path / "tuned.safetensors"
+    model = trained("bert", Tuning("all"))
+    save(model, Tuning("all"), file)
+    other = tiny_encoder("bert", seed=4)
+    load(other, file)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_encoder_in_another_precision(saved):
+    half = tiny_encoder("bert").to(torch.bfloat16)
+    load(half, saved)
+    assert {parameter.dtype for parameter in half.parameters()} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "message"),
+    [
+        ("roberta", {}, "type bert, this one has roberta"),
+        ("bert", {"hidden_size": 64}, "width 32, this one has 64"),
+        ("bert", {"num_hidden_layers": 4}, "layers 3, this one has 4"),
+        ("bert", {"vocab_size": 300}, "vocabulary 156, this one has 300"),
+        ("bert", {"seed": 1}, "other weights"),
+        ("bert", {"intermediate_size": 32}, "other weights"),
+    ],
+)
+def test_another_encoder_is_refused_untouched(saved, family, change, message):
+    model = tiny_encoder(family, **change)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(UserError, match=message):
+        load(model, saved)
+    assert model.state_dict().keys() == before.keys()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_encoder_that_is_no_longer_plain(saved):
+    with pytest.raises(UserError, match="already has adapters"):
+        load(trained("bert", Tuning(0, adapters=4)), saved)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
+def test_truncated(saved, share):
+    content = saved.read_bytes()
+    saved.write_bytes(content[: int(len(content) * share)])
+    with pytest.raises(UserError, match="not a whole safetensors file"):
+        load(tiny_encoder("bert"), saved)
+
+
+def test_missing(tmp_path):
+    with pytest.raises(UserError, match="no such file"):
+        load(tiny_encoder("bert"), tmp_path / "nothing.safetensors")
+
+
+def test_foreign_safetensors(saved):
+    save_file({"a": torch.zeros(2)}, saved)
+    with pytest.raises(UserError, match="not a tuning"):
+        load(tiny_encoder("bert"), saved)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("tuning", json.dumps({"train_layers": 1, "adapters": 8, "lora": 0}), "do not fit its own header"),
+        ("tuning", json.dumps({"unknown": 1}), "header is damaged"),
+        ("tuning", json.dumps({"train_layers": -1}), "header is damaged"),
+        ("encoder", "[1]", "header is damaged"),
+        ("frozen", "{", "header is damaged"),
+    ],
+)
+def test_damaged_header(saved, key, value, message):
+    with safe_open(saved, framework="pt") as opened:
+        header = opened.metadata()
+    save_file(load_file(saved), saved, metadata={**header, key: value})
+    with pytest.raises(UserError, match=message):
+        load(tiny_encoder("bert"), saved)
