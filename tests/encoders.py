@@ -49,8 +49,10 @@ RENAMED = {
     }
 }
 
-WORDS = """the of and to in a is was for on by with as at from who what when where which how many did does were it that
-his her in year city river king war first name born called people world great north south old new""".split()
+WORDS = (
+    "the of and to in a is was for on by with as at from who what when where which how many did does were it that his "
+    "her year city river king war first name born called people world great north south old new"
+)
 
 
 def tiny_encoder(family: str, seed: int = 0, **overrides: object) -> PreTrainedModel:
@@ -129,7 +131,7 @@ def _word_pieces(special: tuple[str, str, str, str, str]) -> Tokenizer:
     order = [start, pad, end, unknown, mask] if start == "<s>" else [pad, unknown, start, end, mask]
     letters = string.ascii_lowercase + string.digits
     pieces = [*order, *letters, *string.punctuation, *(f"##{letter}" for letter in letters), "##ing", "##ed", "##er"]
-    vocabulary = {piece: index for index, piece in enumerate(dict.fromkeys([*pieces, *WORDS]))}
+    vocabulary = {piece: index for index, piece in enumerate(dict.fromkeys([*pieces, *WORDS.split()]))}
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

@@ -88,9 +88,11 @@ class Spans:
 
     def choose(self, predictions: SpanPredictions, dataset: Dataset) -> float:
         """The no-answer threshold with the best F1 on this set."""
-        f1 = {key: pair[1] for key, pair in question_scores(dataset.articles, predictions.best()).items()}
-        found = choose_threshold(f1, predictions.best(), predictions.no_answer_scores(), answerable(dataset.articles))
-        return found[1]
+        f1 = question_scores(dataset.articles, predictions.best())
+        has = answerable(dataset.articles)
+        doubts = predictions.no_answer_scores()
+        keys = list(f1)
+        return choose_threshold([f1[k][1] for k in keys], [float(not has[k]) for k in keys], [doubts[k] for k in keys])[0]
 
     def scores(self, predictions: SpanPredictions, dataset: Dataset, threshold: float) -> dict[str, float]:
         """Official scores at a threshold, and F1 of the answerable questions with "no answer" switched off."""

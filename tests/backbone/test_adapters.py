@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from encoders import FAMILIES, tiny_batch, tiny_encoder
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import gelu, linear
@@ -11,6 +10,7 @@ from bertvision.backbone.adapters import Adapter, adapter_size, insert
 from bertvision.backbone.anatomy import blocks, projections
 from bertvision.backbone.tuning import count
 from bertvision.errors import UserError
+from encoders import FAMILIES, tiny_batch, tiny_encoder
 
 
 def hidden_states(model) -> torch.Tensor:

@@ -4,12 +4,12 @@ import re
 
 import pytest
 import torch
-from encoders import FAMILIES, tiny_batch, tiny_encoder
 from torch import nn
 from transformers import AutoConfig, AutoModel
 
 from bertvision.backbone import anatomy
 from bertvision.errors import UserError
+from encoders import FAMILIES, tiny_batch, tiny_encoder
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -57,26 +57,24 @@ def test_every_layer_norm_is_found(family):
 def test_output_projections_feed_the_residual_stream(family):
     """LayerNorm reads (block input + attention projection), then (its own output + feed-forward projection)."""
     model = tiny_encoder(family)
-    seen: dict[str, list[torch.Tensor]] = {
-        "input": [],
-        "attention": [],
-        "feedforward": [],
-        "norm_in": [],
-        "norm_out": [],
-    }
     block, found = anatomy.blocks(model)[-1], anatomy.projections(model)[-1]
-    block.register_forward_pre_hook(lambda _, args: seen["input"].append(args[0]))
-    for key in ("attention", "feedforward"):
-        projection = model.get_submodule(getattr(found, key))
-        projection.register_forward_hook(lambda _, __, output, key=key: seen[key].append(output))
-    for norm in anatomy.layer_norms(block):
-        norm.register_forward_hook(
-            lambda _, args, output: (seen["norm_in"].append(args[0]), seen["norm_out"].append(output))
-        )
+    attention, feedforward = (model.get_submodule(name) for name in (found.attention, found.feedforward))
+    calls = []  # (module, its first input, its output), in the order in which they end
+
+    def note(module, args, output):
+        calls.append((module, args[0], output))
+
+    norms = anatomy.layer_norms(block)
+    for part in (attention, feedforward, *norms):
+        part.register_forward_hook(note)
+    inputs = []
+    block.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
     model(**tiny_batch(model))
-    first, second = seen["norm_in"][-2:]
-    torch.testing.assert_close(first, seen["input"][-1] + seen["attention"][-1])
-    torch.testing.assert_close(second, seen["norm_out"][-2] + seen["feedforward"][-1])
+    (first, _, attended), (norm, first_sum, between), (second, _, fed), (last_norm, second_sum, _) = calls[-4:]
+    assert (first, second) == (attention, feedforward)
+    assert {norm, last_norm} == set(norms)
+    torch.testing.assert_close(first_sum, inputs[-1] + attended)
+    torch.testing.assert_close(second_sum, between + fed)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -4,13 +4,13 @@ import sys
 
 import pytest
 import torch
-from encoders import FAMILIES, tiny_batch, tiny_encoder
 
 from bertvision.backbone.anatomy import projections
 from bertvision.backbone.lora import insert
 from bertvision.backbone.shapes import empty_model
 from bertvision.backbone.tuning import Tuning, apply, count, is_added
 from bertvision.errors import UserError
+from encoders import FAMILIES, tiny_batch, tiny_encoder
 
 
 def test_without_peft_the_way_out_is_named(monkeypatch):
@@ -30,7 +30,7 @@ def test_lora_and_norms_train_alone(family):
     pytest.importorskip("peft")
     model = tiny_encoder(family)
     batch = tiny_batch(model)
-    plain, untouched = model(**batch).last_hidden_state, model.state_dict()
+    plain = model(**batch).last_hidden_state
     torch.manual_seed(5)
     before = torch.get_rng_state()
     plan = apply(model, Tuning(0, lora=2), seed=1)
@@ -48,9 +48,6 @@ def test_lora_and_norms_train_alone(family):
     moved = {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, start[name])}
     expected = {name for name, _ in model.named_parameters() if is_added(name) or "norm" in name.lower()}
     assert moved == expected
-    after = {name.replace(".base_layer", ""): tensor for name, tensor in model.state_dict().items()}
-    frozen = [name for name in untouched if name not in moved]
-    assert all(torch.equal(after[name], start.get(name, after[name])) for name in frozen)
 
 
 def test_the_seed_alone_decides():

@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from encoders import FAMILIES, save_tiny, tiny_encoder
 
 from bertvision.backbone.anatomy import blocks, layer_count, projections
 from bertvision.backbone.shapes import ALIASES, SHAPES, configuration, empty_model
 from bertvision.backbone.tuning import count
 from bertvision.errors import UserError
+from encoders import FAMILIES, save_tiny, tiny_encoder
 
 PUBLISHED = {
     "bert-base-uncased": 109_482_240,
@@ -98,7 +98,7 @@ def test_misspelt_name():
 
 
 def test_directory_without_configuration(tmp_path):
-    with pytest.raises(UserError, match="no config.json in it"):
+    with pytest.raises(UserError, match=r"no config\.json in it"):
         empty_model(tmp_path)
 
 
@@ -108,7 +108,7 @@ def test_directory_without_configuration(tmp_path):
 )
 def test_broken_configuration(tmp_path, content):
     (tmp_path / "config.json").write_text(content)
-    with pytest.raises(UserError, match="config.json: not the configuration") as error:
+    with pytest.raises(UserError, match=r"config\.json: not the configuration") as error:
         empty_model(tmp_path)
     assert "\n" not in str(error.value)
 

@@ -4,13 +4,13 @@ import json
 
 import pytest
 import torch
-from encoders import FAMILIES, tiny_batch, tiny_encoder
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from bertvision.backbone.trained import load, save, trained_state
 from bertvision.backbone.tuning import Tuning, apply
 from bertvision.errors import UserError
+from encoders import FAMILIES, tiny_batch, tiny_encoder
 
 PLANS = [Tuning(0), Tuning(0, adapters=4), Tuning("all", adapters=2), Tuning(0, lora=2), Tuning(0, adapters=4, lora=2)]
 
@@ -67,6 +67,14 @@ def test_everything_trained_needs_no_particular_weights(tmp_path):
     other = tiny_encoder("bert", seed=4)
     load(other, file)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_the_pooler_may_differ(saved):
+    """Many checkpoints come without one, and it is then drawn at random."""
+    model = tiny_encoder("bert")
+    torch.nn.init.ones_(model.pooler.dense.weight)
+    load(model, saved)
+    assert load_file(saved)["embeddings.LayerNorm.weight"].equal(model.embeddings.LayerNorm.weight)
 
 
 def test_encoder_in_another_precision(saved):

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from encoders import save_tiny
 
 from bertvision.backbone.tuning import Tuning
 from bertvision.errors import UserError
 from bertvision.train.count import parameter_table
+from encoders import save_tiny
 
 LAST = {"kind": "last"}
 

@@ -120,7 +120,10 @@ def _load_tokenizer(place: str, name: str) -> Tokenizer:
         raise UserError(_reason(name, error)) from None
     if not getattr(loaded, "is_fast", False):
         raise UserError(f"{name}: has no fast tokenizer (tokenizer.json), which character offsets need")
-    return loaded.backend_tokenizer
+    tokenizer = loaded.backend_tokenizer
+    tokenizer.no_padding()  # windows and batches do this, and better
+    tokenizer.no_truncation()
+    return tokenizer
 
 
 def _reason(name: str, error: Exception) -> str:

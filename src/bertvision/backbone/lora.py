@@ -10,7 +10,7 @@ MARK = ".lora_"
 
 
 def insert(model: PreTrainedModel, found: list[Projections], rank: int, seed: int = 0) -> None:
-    """Adds low-rank updates (x A B) * 2 to the query and value maps of `found`, in place. B is 0: the identity at first.
+    """Adds low-rank updates 2 * (x A B) to the query and value maps of `found`, in place. B is 0 at first: no change.
 
     found: `anatomy.projections(model)`, taken from the plain encoder.
     Parameters: 2 * rank * (in + out) per block; a fused query-key-value map gets one update.

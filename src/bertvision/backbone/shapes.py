@@ -1,4 +1,4 @@
-"""The shapes of well-known encoders, known without weights and without a network: for counting, planning and testing."""
+"""The shapes of well-known encoders, without weights and without a network: for counting and planning."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ def _bert(vocabulary: int, *sizes: int) -> dict[str, Any]:
 
 
 def _albert(version: int, *sizes: int) -> dict[str, Any]:
-    """Version 1 trains with dropout and the exact GELU, version 2 without and with its tanh form; the sizes are equal."""
+    """Version 1 trains with dropout and the exact GELU, version 2 without and with its tanh form; sizes are equal."""
     dropout = 0.1 if version == 1 else 0.0
     rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     activation = "gelu" if version == 1 else "gelu_new"

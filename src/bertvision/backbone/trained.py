@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from bertvision.backbone.anatomy import depth, width
+from bertvision.backbone.anatomy import depth, pooler, width
 from bertvision.backbone.tuning import Plan, Tuning, apply, is_added
 from bertvision.errors import UserError
 
@@ -105,9 +105,11 @@ def _shape(model: PreTrainedModel) -> dict[str, int | str]:
 def _fingerprints(model: PreTrainedModel, trained: Mapping[str, Tensor]) -> dict[str, str]:
     """Precision of the weights outside `trained`, and a digest of the beginning of each: cheap, and telling."""
     moved = {_plain(name) for name in trained}
+    # No head reads the pooler, and where a checkpoint lacks one its weights are whatever transformers draws.
+    unread = {id(parameter) for parameter in (pooler(model) or nn.Identity()).parameters()}
     digest = hashlib.sha256()
     for name, parameter in sorted((_plain(name), parameter) for name, parameter in model.named_parameters()):
-        if name not in moved:
+        if name not in moved and id(parameter) not in unread:
             beginning = parameter.detach().flatten()[:PROBE].cpu().contiguous()
             digest.update(name.encode())
             digest.update(beginning.view(torch.uint8).numpy().tobytes())

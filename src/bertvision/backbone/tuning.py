@@ -86,8 +86,8 @@ def _check_layers(model: PreTrainedModel, train_layers: int | Literal["all"]) ->
         return
     if shares_blocks(model):
         raise UserError(
-            f"train_layers: {train_layers} is impossible here: {type(model).__name__} uses the same weights in several of its "
-            f"{layers} layers, so they cannot train apart; give 0 (LayerNorms only) or 'all'"
+            f"train_layers: {train_layers} is impossible: {type(model).__name__} uses the same weights in several of "
+            f"its {layers} layers, so they cannot train apart; give 0 (LayerNorms only) or 'all'"
         )
     if int(train_layers) > layers:
         raise UserError(

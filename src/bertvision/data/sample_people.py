@@ -1,11 +1,14 @@
-"""What the sample set tells and asks about people, firms, expeditions and festivals. The notation is explained in `sample_text`."""
+"""What the sample set tells and asks about people, firms, expeditions and festivals.
+
+The notation is explained in `sample_text`.
+"""
 
 PERSON = """
 born: year 0
   {S} was born in {v} | When was {S} born?
   {P} year of birth was {v} | What was {P} year of birth?
   {S} came into the world in {v} | When was it that {S} came into the world?
-  ? Since what year did {S} live?
+  ? What was the first year of {P} life?
   ? In which year did the life of {S} begin?
 home: place
   {P} birthplace was {v} | What was {P} birthplace?
@@ -13,7 +16,8 @@ home: place
   {P} home town was {v} | What was {P} home town?
   ? Which town did {S} come from?
   ? Where did {S} spend the years of childhood?
-trade: one botanist; clockmaker; surveyor; chemist; engraver; physician; translator; architect; astronomer; glassblower; organist
+trade: one botanist; clockmaker; surveyor; chemist; engraver; physician; translator; architect
+  ; astronomer; glassblower; organist
   {S} worked as {a} {v} | {S} worked as what?
   {S} was trained as {a} {v} | What was {S} trained as?
   {P} trade was that of {a} {v} | What was {P} trade?
@@ -25,7 +29,8 @@ teacher: person
   {S} studied under {v} | Who was it that {S} studied under?
   ? From whom did {S} take lessons?
   ? Whose pupil was {S}?
-prize: one a silver medal; a gold watch; the Garland Prize; the Copper Rose; a royal pension; the Founders' Medal; an honorary degree
+prize: one a silver medal; a gold watch; the Garland Prize; the Copper Rose; a royal pension
+  ; the Founders' Medal; an honorary degree
   {S} was awarded {v} | What was {S} awarded?
   {S} was honoured with {v} | What was {S} honoured with?
   The academy rewarded {O} with {v} | What was it that the academy rewarded {O} with?
@@ -37,22 +42,24 @@ moved: place
   A new post took {O} to {v} | Where was it that a new post took {O} to?
   ? In which town did {S} make a new home?
   ? To what place did {S} relocate?
-fame: one a map of the moon; a treatise on mosses; a dictionary of dialects; a table of tides; a cure for fever; a new alphabet
+fame: one a map of the moon; a treatise on mosses; a dictionary of dialects; a table of tides
+  ; a cure for fever; a new alphabet
   {S} was remembered for {v} | What was {S} remembered for?
   {P} best-known work was {v} | What was {P} best-known work?
   {S} was famous for {v} | What was {S} famous for?
   ? What brought {S} lasting renown?
   ? Which achievement is linked with {S}?
-pastime: one fencing; chess; beekeeping; rowing; hill walking; card games; gardening; fishing; choir singing; ice skating
+pastime: one fencing; chess; beekeeping; rowing; hill walking; card games; gardening; fishing
+  ; choir singing; ice skating
   {P} favourite pastime was {v} | What was {P} favourite pastime?
   {S} was fond of {v} | What was {S} fond of?
   {S} found rest in {v} | What was it that {S} found rest in?
   ? How did {S} spend leisure hours?
   ? What did {S} enjoy when the day's duties were over?
-partner: person
+spouse: person
   {S} was married to {v} | Who was {S} married to?
   {P} marriage to {v} was a happy one | Who was {P} happy marriage to?
-  {S} was engaged to {v} and later married | Who was {S} engaged to?
+  {P} life was shared with {v} | Who was {P} life shared with?
   ? What was the name of {P} spouse?
   ? With whom did {S} found a family?
 died: year 48-82
@@ -69,8 +76,9 @@ founded: year 0
   {S} opened for business in {v} | When was it that {S} opened for business?
   The history of {O} began in {v} | When was it that the history of {O} began?
   ? In which year was {S} set up?
-  ? How old is the oldest record of {S}?
-product: one pianos; bicycles; umbrellas; typewriters; wallpaper; biscuits; lenses; door locks; toy trains; saddles; candles; fountain pens
+  ? When did {S} begin to trade?
+product: one pianos; bicycles; umbrellas; typewriters; wallpaper; biscuits; lenses; door locks
+  ; toy trains; saddles; candles; fountain pens
   {S} produced {v} | What was it that {S} produced?
   {S} was known for its {v} | What was {S} known for?
   {P} first product was {v} | What was {P} first product?
@@ -100,13 +108,15 @@ branch: place
   {S} was also present in {v} | Where was {S} also present?
   ? To which other town did {S} expand?
   ? Where did {S} set up a second office?
-logo: one a red kite; a sitting hare; a blue star; a rising sun; an open hand; a running horse; a green ladder; a crescent moon
+logo: one a red kite; a sitting hare; a blue star; a rising sun; an open hand; a running horse
+  ; a green ladder; a crescent moon
   {P} trademark was {v} | What was {P} trademark?
   {S} used {v} as its trademark | What was it that {S} used as its trademark?
   Every box from {O} was marked with {v} | What was every box from {O} marked with?
   ? Which symbol identified the goods of {S}?
   ? What sign did {S} put on its wares?
-customer: one the navy; the royal court; the post office; a railway; two universities; the city council; an opera house; a hospital
+customer: one the navy; the royal court; the post office; a railway; two universities
+  ; the city council; an opera house; a hospital
   {P} best customer was {v} | Who was {P} best customer?
   {S} lived mainly from orders by {v} | {S} lived mainly from orders by whom?
   Half of the sales of {O} were made to {v} | Who were half of the sales of {O} made to?
@@ -157,19 +167,22 @@ duration: number 3-26 months
   The journey of {O} took {v} | How long was it that the journey of {O} took?
   ? How much time did {S} need?
   ? For what period were the travellers of {S} absent?
-aim: one a lost city; rare orchids; gold; a trade route; the source of a river; ancient tombs; warm springs; a safe harbour
+aim: one a lost city; rare orchids; gold; a trade route; the source of a river; ancient tombs
+  ; warm springs; a safe harbour
   The aim of {O} was to find {v} | What was the aim of {O} to find?
   {S} was looking for {v} | What was {S} looking for?
   {S} was sent to find {v} | What was {S} sent to find?
   ? What did {S} hope to discover?
   ? For the sake of what was {S} undertaken?
-transport: one mules; camels; dog sledges; canoes; ox carts; reindeer; balloons; river boats; ponies; motor cars
+transport: one mules; camels; dog sledges; canoes; ox carts; reindeer; balloons; river boats
+  ; ponies; motor cars
   {S} travelled with {v} | What was it that {S} travelled with?
   The baggage of {O} was moved by {v} | What was the baggage of {O} moved by?
   {S} relied on {v} | What was it that {S} relied on?
   ? Which means of transport did {S} use?
   ? What carried the supplies of {S}?
-sponsor: one a museum; a newspaper; the crown; a rich widow; a fur company; a bank; the admiralty; a learned society; a tea merchant
+sponsor: one a museum; a newspaper; the crown; a rich widow; a fur company; a bank; the admiralty
+  ; a learned society; a tea merchant
   {S} was paid for by {v} | Who was {S} paid for by?
   The funds of {O} came from {v} | The funds of {O} came from whom?
   {S} was backed by {v} | Who was {S} backed by?
@@ -181,7 +194,8 @@ doctor: person
   {S} was joined by the physician {v} | {S} was joined by which physician?
   ? Who treated the sick on {S}?
   ? Which medical expert belonged to {S}?
-trouble: one heavy snow; fever; a flood; a mutiny; scurvy; lack of water; a forest fire; hostile weather; a broken compass
+trouble: one heavy snow; fever; a flood; a mutiny; scurvy; lack of water; a forest fire
+  ; hostile weather; a broken compass
   {S} was held up by {v} | What was {S} held up by?
   {S} nearly failed because of {v} | {S} nearly failed because of what?
   The greatest danger to {O} was {v} | What was the greatest danger to {O}?
@@ -202,7 +216,8 @@ town: place
   The home of {O} was {v} | What was the home of {O}?
   ? Which town hosted {S}?
   ? To what place did guests of {S} have to travel?
-month: one January; February; March; April; May; June; July; August; September; October; November; December
+month: one January; February; March; April; May; June; July; August; September; October; November
+  ; December
   {S} fell in the month of {v} | What was the month that {S} fell in?
   The month set aside for {O} was {v} | What was the month set aside for {O}?
   The tents of {O} were put up in {v} | When were the tents of {O} put up?
@@ -220,7 +235,8 @@ founder: person
   The first plan for {O} was made by {v} | Who was the first plan for {O} made by?
   ? Who came up with the idea of {S}?
   ? Which citizen brought {S} to life?
-highlight: one a boat race; a night parade; a pie contest; a mock trial; a torch dance; a sheep auction; a silent play; a stilt walk
+highlight: one a boat race; a night parade; a pie contest; a mock trial; a torch dance
+  ; a sheep auction; a silent play; a stilt walk
   {P} highlight was {v} | What was {P} highlight?
   {S} always closed with {v} | What was it that {S} always closed with?
   The crowds came to {O} for {v} | What was it that the crowds came to {O} for?
@@ -232,7 +248,8 @@ visitors: number 2200-9900/100 visitors
   At its best {O} counted {v} | How many visitors was it that {O} counted at its best?
   ? How many people came to {S}?
   ? How large was the crowd at {S}?
-food: one plum cake; roast chestnuts; onion soup; smoked eel; honey bread; baked apples; pea stew; fried cheese; ginger biscuits
+food: one plum cake; roast chestnuts; onion soup; smoked eel; honey bread; baked apples; pea stew
+  ; fried cheese; ginger biscuits
   Everyone at {O} ate {v} | What was it that everyone at {O} ate?
   {P} traditional dish was {v} | What was {P} traditional dish?
   {S} was famous for its {v} | What was {S} famous for?

@@ -1,4 +1,7 @@
-"""What the sample set tells and asks about towns, museums and railways. The notation is explained in `sample_text`."""
+"""What the sample set tells and asks about towns, museums and railways.
+
+The notation is explained in `sample_text`.
+"""
 
 TOWN = """
 founded: year 0
@@ -25,7 +28,8 @@ river: river
   The mills of {O} were driven by {v} | What were the mills of {O} driven by?
   ? Which stream ran through {S}?
   ? On the banks of what was {S} situated?
-trade: one glassmaking; weaving; shipbuilding; salt mining; brewing; cheesemaking; printing; tanning; pottery; bell casting
+trade: one glassmaking; weaving; shipbuilding; salt mining; brewing; cheesemaking; printing
+  ; tanning; pottery; bell casting
   {S} was known for {v} | What was {S} known for?
   {S} lived mainly from {v} | What was it that {S} lived mainly from?
   {P} chief trade was {v} | What was {P} chief trade?
@@ -55,12 +59,13 @@ school: year 15-60
   {P} first school was opened in {v} | When was {P} first school opened?
   ? Since what year could children take lessons in {S}?
   ? In which year did education begin in {S}?
-arms: one a white stag; two crossed keys; a red tower; three fish; a black bear; a golden wheel; an oak leaf; a silver plough
+arms: one a white stag; two crossed keys; a red tower; three fish; a black bear; a golden wheel
+  ; an oak leaf; a silver plough
   The coat of arms of {O} showed {v} | What was it that the coat of arms of {O} showed?
   {P} coat of arms was {v} | What was {P} coat of arms?
   {S} bore {v} on its coat of arms | What was it that {S} bore on its coat of arms?
   ? Which emblem stood for {S}?
-  ? What was to be seen on the flag of {S}?
+  ? What could be seen on the seal of {S}?
 """
 
 MUSEUM = """
@@ -88,7 +93,8 @@ rooms: number 5-48 rooms
   The collection of {O} filled {v} | How many rooms was it that the collection of {O} filled?
   ? How much space did the display in {S} take up?
   ? Through how many halls could a guest of {S} walk?
-treasure: one a gilded mask; a broken crown; a blue vase; an ivory comb; a silver globe; a tiny violin; a royal cradle; a stone cat
+treasure: one a gilded mask; a broken crown; a blue vase; an ivory comb; a silver globe
+  ; a tiny violin; a royal cradle; a stone cat
   {P} greatest treasure was {v} | What was {P} greatest treasure?
   {S} was proud of {v} | What was {S} proud of?
   Most visitors came to {O} to see {v} | What was it that most visitors came to {O} to see?
@@ -106,7 +112,8 @@ donor: person
   {S} was a gift of {v} | {S} was a gift of whom?
   ? Whose fortune made {S} possible?
   ? Which wealthy patron financed {S}?
-before: one grain store; brewery; convent; prison; riding school; textile mill; town hall; fire station; boat shed; bathhouse
+before: one grain store; brewery; convent; prison; riding school; textile mill; town hall
+  ; fire station; boat shed; bathhouse
   {S} was housed in a former {v} | {S} was housed in a former what?
   {P} building had once been a {v} | What was it that {P} building had once been?
   {S} moved into an abandoned {v} | What was it that {S} moved into?
@@ -132,7 +139,7 @@ opened: year 0
   The first train ran on {O} in {v} | When was it that the first train ran on {O}?
   {S} began regular service in {v} | When was it that {S} began regular service?
   ? In which year did {S} carry its earliest passengers?
-  ? When could people start to travel by {S}?
+  ? When could people start to travel on {S}?
 length: number 14-98 kilometres
   {S} was {v} long | How long was {S}?
   The tracks of {O} covered {v} | How many kilometres was it that the tracks of {O} covered?
@@ -163,13 +170,15 @@ depot: place
   The engine sheds of {O} stood in {v} | Where was it that the engine sheds of {O} stood?
   ? Where did {S} repair its locomotives?
   ? Which place housed the rolling stock of {S}?
-freight: one slate; milk; coal; timber; sugar beet; iron ore; fresh fish; granite; potatoes; cattle; sand; flour
+freight: one slate; milk; coal; timber; sugar beet; iron ore; fresh fish; granite; potatoes
+  ; cattle; sand; flour
   {S} mostly carried {v} | What was it that {S} mostly carried?
   {P} main freight was {v} | What was {P} main freight?
   {S} was built to move {v} | What was {S} built to move?
   ? Which goods filled the wagons of {S}?
   ? What was chiefly transported by {S}?
-colour: one dark red; olive green; navy blue; cream; chocolate brown; orange; black; pale yellow; grey
+colour: one dark red; olive green; navy blue; cream; chocolate brown; orange; black; pale yellow
+  ; grey
   {P} carriages were painted {v} | What were {P} carriages painted?
   {v} was the colour of {P} carriages | What was the colour of {P} carriages?
   The colour of the carriages of {O} was {v} | What was the colour of the carriages of {O}?

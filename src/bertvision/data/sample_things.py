@@ -1,4 +1,7 @@
-"""What the sample set tells and asks about ships, machines, bridges and novels. The notation is explained in `sample_text`."""
+"""What the sample set tells and asks about ships, machines, bridges and novels.
+
+The notation is explained in `sample_text`.
+"""
 
 SHIP = """
 launched: year 0
@@ -7,7 +10,7 @@ launched: year 0
   The launch of {O} took place in {v} | When was it that the launch of {O} took place?
   ? In which year did {S} first go to sea?
   ? What year saw {S} enter the water for the first time?
-  ? How early was {S} afloat?
+  ? How early did {S} come off the stocks?
 builder: person
   {S} was built by {v} | Who was {S} built by?
   {S} was the work of the shipwright {v} | {S} was the work of which shipwright?
@@ -27,7 +30,8 @@ hull: one oak; teak; larch; iron; steel; elm; pine; mahogany; cedar; riveted pla
   {v} was chosen for {P} hull | What was chosen for {P} hull?
   ? From which material was {S} constructed?
   ? What formed the body of {S}?
-cargo: one copper ore; raw wool; salted fish; timber; coal; sugar; tea; coffee beans; wheat; slate; cotton; dried fruit
+cargo: one copper ore; raw wool; salted fish; timber; coal; sugar; tea; coffee beans; wheat; slate
+  ; cotton; dried fruit
   {S} usually carried {v} | What was it that {S} usually carried?
   {P} usual cargo was {v} | What was {P} usual cargo?
   {S} was mostly loaded with {v} | What was {S} mostly loaded with?
@@ -52,14 +56,15 @@ crew: number 14-88
   The crew of {O} was {v} strong | How strong was the crew of {O}?
   A crew of {v} was needed to sail {O} | A crew of how many was needed to sail {O}?
   ? How many sailors worked on {S}?
-  ? How many people did it take to handle {S}?
+  ? How many people did it take to work {S}?
 end: year 18-45
   {S} was broken up in {v} | When was {S} broken up?
   {S} was sold for scrap in {v} | When was {S} sold for scrap?
   The career of {O} ended in {v} | When was it that the career of {O} ended?
   ? In which year did {S} go out of service?
   ? What was the final year of {S}?
-figurehead: one a mermaid; a lion; a saint; a dolphin; a wolf; an angel; a bearded king; a swan; a sea horse
+figurehead: one a mermaid; a lion; a saint; a dolphin; a wolf; an angel; a bearded king; a swan
+  ; a sea horse
   {P} figurehead showed {v} | What was it that {P} figurehead showed?
   {S} had {v} as its figurehead | What was it that {S} had as its figurehead?
   The carved figurehead of {O} was {v} | What was the carved figurehead of {O}?
@@ -81,7 +86,8 @@ inventor: person
   ? Who came up with {S}?
   ? Which person designed {S}?
   ? Whose mind produced {S}?
-power: one steam; falling water; a coiled spring; compressed air; a gas engine; electricity; a treadle; a hand crank; weights
+power: one steam; falling water; a coiled spring; compressed air; a gas engine; electricity
+  ; a treadle; a hand crank; weights
   {S} was driven by {v} | What was {S} driven by?
   {S} got its power from {v} | What was it that {S} got its power from?
   The moving parts of {O} were driven by {v} | What were the moving parts of {O} driven by?
@@ -111,7 +117,8 @@ maker: firm
   The right to make {O} was bought by {v} | Who was the right to make {O} bought by?
   ? Which company manufactured {S}?
   ? What firm turned out {S}?
-buyers: one farmers; hospitals; small schools; the army; city printers; shipyards; bakeries; coal mines; breweries; hotels
+buyers: one farmers; hospitals; small schools; the army; city printers; shipyards; bakeries
+  ; coal mines; breweries; hotels
   {S} was mainly bought by {v} | Who was {S} mainly bought by?
   {P} main buyers were {v} | Who were {P} main buyers?
   {S} was popular with {v} | Who was {S} popular with?
@@ -123,7 +130,8 @@ frame: one cast iron; brass; beech wood; ash wood; steel tubes; bronze; aluminiu
   {S} was mounted in a case of {v} | {S} was mounted in a case of what?
   ? Which material held {S} together?
   ? What was the body of {S} constructed from?
-flaw: one its noise; its smell; a weak axle; slow cooling; leaking oil; a fragile lid; its short life; thick smoke
+flaw: one its noise; its smell; a weak axle; slow cooling; leaking oil; a fragile lid
+  ; its short life; thick smoke
   {P} main weakness was {v} | What was {P} main weakness?
   {S} was criticised for {v} | What was {S} criticised for?
   The one complaint about {O} was {v} | What was the one complaint about {O}?
@@ -162,7 +170,8 @@ arches: number 3-19 arches
   {S} had {v} of equal width | How many arches of equal width did {S} have?
   ? How many curved openings supported {S}?
   ? What was the number of arches under {S}?
-material: one granite; red brick; limestone; wrought iron; oak beams; concrete; steel; sandstone; slate
+material: one granite; red brick; limestone; wrought iron; oak beams; concrete; steel; sandstone
+  ; slate
   {S} was built of {v} | What was {S} built of?
   {P} walls were of {v} | What were {P} walls of?
   The contractors chose {v} for {O} | What was it that the contractors chose for {O}?
@@ -213,7 +222,8 @@ setting: place
   The action of {O} began in {v} | Where was it that the action of {O} began?
   ? In which town did the events of {S} happen?
   ? Which place formed the background of {S}?
-hero: one lighthouse keeper; piano teacher; retired judge; young nurse; village baker; gardener; bank clerk; ferryman; locksmith
+hero: one lighthouse keeper; piano teacher; retired judge; young nurse; village baker; gardener
+  ; bank clerk; ferryman; locksmith
   {P} hero was {a} {v} | What was {P} hero?
   {S} followed the life of {a} {v} | {S} followed the life of what?
   At the centre of {O} stood {a} {v} | What was it that stood at the centre of {O}?
@@ -231,7 +241,8 @@ artist: person
   {P} cover was the work of {v} | {P} cover was the work of whom?
   ? Which artist provided pictures for {S}?
   ? Who decorated {S}?
-language: one Danish; Dutch; Finnish; Greek; Hungarian; Italian; Japanese; Polish; Portuguese; Spanish; Swedish; Turkish
+language: one Danish; Dutch; Finnish; Greek; Hungarian; Italian; Japanese; Polish; Portuguese
+  ; Spanish; Swedish; Turkish
   {S} was soon translated into {v} | What was {S} soon translated into?
   The only translation of {O} was into {v} | What was the only translation of {O} into?
   A version of {O} was made in {v} | What was a version of {O} made in?

@@ -2,9 +2,7 @@
 
 import json
 import logging
-import os
 import random
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from bertvision.errors import UserError
+from bertvision.files import replacing
 
 log = logging.getLogger("bertvision")
 
@@ -43,7 +42,7 @@ class Record:
 
 def read_articles(path: Path) -> list[dict[str, Any]]:
     """The articles of a SQuAD 1.1 or 2.0 file, checked: every key the program reads is there and has the right type,
-    ids are unique, and every answer stands at its offset (a wrong offset is moved to the nearest occurrence, and logged).
+    ids are unique, and every answer stands at its offset (a wrong one is moved to the nearest occurrence, and logged).
 
     Unknown keys are kept. Whether a question is answerable is told by `answers` alone, as in the official metric.
     """
@@ -110,22 +109,13 @@ def statistics(articles: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def write_articles(path: Path, articles: Sequence[dict[str, Any]], version: str = "v2.0") -> None:
     """Writes a SQuAD file in one step: a reader sees the old file or the whole new one, never a part."""
     path = Path(path)
-    temporary: Path | None = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-        ) as file:
-            temporary = Path(file.name)
-            json.dump({"version": version, "data": list(articles)}, file, ensure_ascii=False)
-            file.write("\n")
-        temporary.chmod(0o644)  # temporary files are private; a data file is not
-        os.replace(temporary, path)  # noqa: PTH105 (the one call that is atomic on every platform)
+        with replacing(path) as scratch:
+            scratch.write_text(
+                json.dumps({"version": version, "data": list(articles)}, ensure_ascii=False) + "\n", encoding="utf-8"
+            )
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
 
 
 def split_by_article(
@@ -186,7 +176,7 @@ def _member(holder: Any, key: str, kind: type, place: str) -> Any:
     value = holder[key]
     if not isinstance(value, kind) or isinstance(value, bool):
         raise UserError(f"{place}.{key}: must be {_JSON_NAMES[kind]}, not {_shown(value)}")
-    if kind is str and not _encodable(value):
+    if isinstance(value, str) and not _encodable(value):
         raise UserError(f"{place}.{key}: holds half a surrogate pair (\\ud800 to \\udfff), which is no text; remove it")
     return value
 
@@ -219,7 +209,9 @@ def _nearest_occurrence(context: str, text: str, start: int, place: str) -> int:
     after = context.find(text, start)
     found = [offset for offset in (before, after) if offset >= 0]
     if not found:
-        raise UserError(f"{place}.text: {_shown(text)} does not occur in the context; answers are copied from it exactly")
+        raise UserError(
+            f"{place}.text: {_shown(text)} does not occur in the context; answers are copied from it exactly"
+        )
     return min(found, key=lambda offset: abs(offset - start))
 
 

@@ -93,6 +93,8 @@ def make_windows(tokenizer: Tokenizer, records: Sequence[Record], max_length: in
     targets: (N, 2) first and last token of the first gold answer, (0, 0) = [CLS] where the window does not hold it.
     Questions longer than half a window are trimmed, with a warning.
     """
+    if tokenizer.padding is not None or tokenizer.truncation is not None:
+        raise ValueError("the tokenizer must neither pad nor truncate; see Backbone.load")
     frame = Frame.of(tokenizer)
     longest_question = (max_length - frame.size) // 2
     if longest_question < 1 or overlap >= max_length - frame.size - longest_question:
@@ -143,8 +145,6 @@ def _distinct(texts: list[str]) -> tuple[NDArray[np.int64], list[str]]:
 
 
 def _encode(tokenizer: Tokenizer, texts: list[str]) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     encoded = tokenizer.encode_batch(texts, add_special_tokens=False) if texts else []
     return [
         (np.array(item.ids, np.int32), np.array(item.offsets, np.int32).reshape(-1, 2))

@@ -1,6 +1,20 @@
 """Heads: States -> logits. One method, one file; importing this package registers all of them."""
 
-from bertvision.heads import compress, last, pool
+from bertvision.heads import attend, cacnn, compress, conv, last, pool
 from bertvision.heads.registry import REGISTRY, Head, build_head, check_spec, head_name, options, register
 
-__all__ = ["REGISTRY", "Head", "build_head", "check_spec", "compress", "head_name", "last", "options", "pool", "register"]
+__all__ = [
+    "REGISTRY",
+    "Head",
+    "attend",
+    "build_head",
+    "cacnn",
+    "check_spec",
+    "compress",
+    "conv",
+    "head_name",
+    "last",
+    "options",
+    "pool",
+    "register",
+]

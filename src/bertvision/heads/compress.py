@@ -1,31 +1,35 @@
 """`compress`: BERTVision's "adapter pooler". Every layer is squeezed to a few numbers, and all are read at once."""
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import gelu, linear
 
 from bertvision.backbone.states import States
 from bertvision.heads.pool import LayerPool
-from bertvision.heads.registry import Head, register
+from bertvision.heads.registry import Count, Head, impossible, register
+from bertvision.heads.slices import CACHE, in_slices
 
 
 class Squeeze(nn.Module):
-    """GELU(W x + b), H -> A on every (token, layer) vector: one W for all layers (shared) or one per layer.
+    """GELU(D x + b), H -> A on every (token, layer) vector: one D for all layers (shared) or one per layer.
 
-    (B, L, S, H) -> (B, S, L * A).
+    (B, L, S, H) -> (B, L, S, A). Parameters: (shared ? 1 : L) * (H + 1) * A.
     """
 
-    def __init__(self, layers: int, width: int, size: int, shared: bool) -> None:
+    def __init__(self, layers: int, width: int, size: int, shared: bool = True) -> None:
         super().__init__()
         copies = 1 if shared else layers
         bound = 1 / math.sqrt(width)
-        self.weight = nn.Parameter(torch.empty(copies, width, size).uniform_(-bound, bound))
+        self.weight = nn.Parameter(torch.empty(copies, size, width).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(copies, 1, size).uniform_(-bound, bound))
 
     def forward(self, layers: Tensor) -> Tensor:
-        squeezed = nn.functional.gelu(torch.matmul(layers, self.weight) + self.bias)  # (B, L, S, A)
-        return squeezed.transpose(1, 2).flatten(2)  # (B, S, L * A)
+        if len(self.weight) == 1:
+            return gelu(linear(layers, self.weight[0], self.bias[0, 0]))  # one flat product: (B * L * S, H) x (H, A)
+        return gelu(torch.matmul(layers, self.weight.mT).add_(self.bias))
 
 
 @register("compress")
@@ -33,8 +37,10 @@ class Compress(Head):
     """Compression: logits = W [GELU(D h_0); ...; GELU(D h_L-1)] + b, D: H -> size.
 
     shared: one D for all layers, or one per layer. skip: the last layer's states are concatenated before W.
-    pool_first: D is applied once, to the learned mix of all layers (see `pool`).
-    Parameters: (shared ? 1 : L) * (H + 1) * A + outputs * (L * A + skip * H + 1); with pool_first, L = 1 plus L + 1.
+    pool_first: D is applied once, to the learned mix of all layers (see `pool`). beside: that mix is concatenated
+    before W. tokens (labels, score): "cls" reads [CLS]; "all" reads every real token and takes the mean before W.
+    Parameters: (shared ? 1 : L) * (H + 1) * A + outputs * (L * A + (skip + beside) * H + 1), L = 1 with pool_first;
+    plus L + 1 for the mix, with pool_first or beside.
     """
 
     def __init__(
@@ -44,22 +50,66 @@ class Compress(Head):
         outputs: int,
         *,
         task: str,
-        size: int = 386,
+        size: Count = 386,
         shared: bool = True,
         skip: bool = False,
         pool_first: bool = False,
+        beside: bool = False,
+        tokens: Literal["cls", "all"] = "cls",
     ) -> None:
         super().__init__()
-        self.task, self.skip = task, skip
-        self.pool = LayerPool(layers) if pool_first else None
+        if task == "spans" and tokens == "all":
+            raise impossible("tokens", "spans read every token as they are; leave it out, it is for labels and score")
+        self.task, self.skip, self.pool_first, self.beside = task, skip, pool_first, beside
+        self.column = tokens == "cls"
+        self.pool = LayerPool(layers) if pool_first or beside else None
         seen = 1 if pool_first else layers
         self.squeeze = Squeeze(seen, width, size, shared)
-        self.readout = nn.Linear(seen * size + (width if skip else 0), outputs)
+        self.readout = nn.Linear(seen * size + (skip + beside) * width, outputs)
 
     def forward(self, states: States) -> Tensor:
-        layers = states.layers if self.task == "spans" else states.layers[:, :, :1]  # [CLS] only: (B, L, 1, H)
-        seen = layers if self.pool is None else self.pool(layers).unsqueeze(1)  # (B, 1, S, H)
-        features = self.squeeze(seen)  # (B, S, L * A)
-        if self.skip:
-            features = torch.cat([features, layers[:, -1]], dim=-1)  # (B, S, L * A + H)
-        return self.readout(features if self.task == "spans" else features[:, 0])
+        if self.column:
+            return self.per_task(self.read(self.looks_at(states)))
+        # W is linear, so the mean of the tokens' logits is W of the mean of their features.
+        logits = self.read(states.layers)  # (B, S, outputs)
+        real = states.mask.unsqueeze(-1)  # (B, S, 1)
+        return logits.masked_fill(~real, 0).sum(dim=1) / real.sum(dim=1)
+
+    def read(self, layers: Tensor) -> Tensor:
+        """Logits of every token: (B, L, S, H) -> (B, S, outputs)."""
+        pooled = None if self.pool is None else self.pool(layers)  # (B, S, H)
+        squeezed = pooled.unsqueeze(1) if self.pool_first and pooled is not None else layers  # (B, 1 or L, S, H)
+        by_layer, rest = self._readout_parts()
+        _, depth, tokens, _ = squeezed.shape
+
+        def read_squeezed(part: Tensor) -> Tensor:
+            return torch.matmul(self.squeeze(part), by_layer).sum(dim=1)  # (b, L, S, outputs) -> (b, S, outputs)
+
+        # One example at a time where each layer has its own D: a larger batch would make a copy of all D per example.
+        floats = depth * tokens * self.squeeze.weight.shape[1] if len(self.squeeze.weight) == 1 else CACHE
+        logits = in_slices(read_squeezed, floats, squeezed) + self.readout.bias
+        beside = [layers[:, -1]] if self.skip else []
+        if self.beside and pooled is not None:
+            beside.append(pooled)
+        for states, weight in zip(beside, rest, strict=True):
+            logits = logits + linear(states, weight)
+        return logits
+
+    def layer_weights(self) -> Tensor | None:
+        """The norm of what W reads from each layer, as shares; the learned mix with pool_first."""
+        if self.pool_first and self.pool is not None:
+            return self.pool.layer_weights()
+        norms = self._readout_parts()[0].detach().flatten(1).norm(dim=1)  # (L,)
+        return norms / norms.sum()
+
+    def _readout_parts(self) -> tuple[Tensor, list[Tensor]]:
+        """W as it is applied: (L, A, outputs) for the squeezed layers, and (outputs, H) for each state beside them.
+
+        Reading layer by layer and adding up spares a transposed copy of all squeezed states.
+        """
+        total = self.readout.in_features
+        _, size, width = self.squeeze.weight.shape
+        extra = (self.skip + self.beside) * width
+        squeezed, rest = self.readout.weight.split([total - extra, extra], dim=1)
+        by_layer = squeezed.unflatten(1, (-1, size)).permute(1, 2, 0)  # (L, A, outputs)
+        return by_layer, list(rest.split(width, dim=1)) if extra else []

@@ -21,7 +21,5 @@ class Last(Head):
         self.readout = nn.Linear(width, outputs)
 
     def forward(self, states: States) -> Tensor:
-        last = states.layers[:, -1]  # (B, S, H)
-        if self.task != "spans":
-            last = last[:, 0]  # (B, H)
-        return self.readout(last)
+        last = self.looks_at(states)[:, -1]  # (B, S, H)
+        return self.per_task(self.readout(last))

@@ -1,9 +1,9 @@
 """The registry of heads: a name in a recipe -> a class. A head maps States to logits and nothing more."""
 
 import inspect
-import typing
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal, get_args, get_origin
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 from torch import Tensor, nn
 
@@ -12,6 +12,20 @@ from bertvision.errors import UserError, nearest
 
 TASKS = ("spans", "labels", "score")
 REGISTRY: dict[str, type["Head"]] = {}
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What an option's value must satisfy beyond its type; `says` completes "must be ..."."""
+
+    holds: Callable[[Any], bool]
+    says: str
+
+
+# The types options are declared with: checked when a recipe is read, long before a head is built.
+Count = Annotated[int, Limit(lambda value: value >= 1, "at least 1")]
+Odd = Annotated[int, Limit(lambda value: value >= 1 and value % 2 == 1, "an odd number, at least 1")]
+Share = Annotated[float, Limit(lambda value: 0 <= value < 1, "at least 0 and below 1")]
 
 
 class Head(nn.Module):
@@ -26,6 +40,7 @@ class Head(nn.Module):
     tasks: ClassVar[tuple[str, ...]] = TASKS
     reads: Literal["all", "last"] = "all"
     column: bool = True
+    task: str
 
     def forward(self, states: States) -> Tensor:
         """States -> (batch, token, 2) for spans, (batch, outputs) for labels and scores."""
@@ -34,6 +49,18 @@ class Head(nn.Module):
     def parameter_count(self) -> int:
         """Number of parameters, all of them trainable."""
         return sum(parameter.numel() for parameter in self.parameters())
+
+    def layer_weights(self) -> Tensor | None:
+        """How much the head takes from each layer: (L,), sum 1, none below 0. None if it learned no such weights."""
+        return None
+
+    def looks_at(self, states: States) -> Tensor:
+        """All tokens for spans, (B, L, S, H); for labels and scores the [CLS] column, (B, L, 1, H)."""
+        return states.layers if self.task == "spans" else states.layers[:, :, :1]
+
+    def per_task(self, logits: Tensor) -> Tensor:
+        """Logits of the tokens looked at, (B, S, outputs): all of them for spans, else those of [CLS], (B, outputs)."""
+        return logits if self.task == "spans" else logits[:, 0]
 
 
 def register(kind: str) -> Callable[[type[Head]], type[Head]]:
@@ -50,28 +77,39 @@ def register(kind: str) -> Callable[[type[Head]], type[Head]]:
 
 
 def options(kind: str) -> dict[str, inspect.Parameter]:
-    """The options of a head kind: its keyword-only arguments with type and default."""
-    signature = inspect.signature(REGISTRY[kind].__init__, eval_str=True)
-    return {p.name: p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY and p.name != "task"}
+    """The options of a head kind: its keyword-only arguments with plain type (int, bool, Literal ...) and default."""
+    return {name: given.replace(annotation=_bare(given.annotation)) for name, given in _declared(kind).items()}
+
+
+def limits(kind: str) -> dict[str, Limit]:
+    """The limits of a head kind's options, for those that have one."""
+    declared = {name: get_args(given.annotation)[1:] for name, given in _declared(kind).items() if _limited(given)}
+    return {name: limit for name, (limit,) in declared.items()}
 
 
 def check_spec(spec: Mapping[str, Any], where: str = "head") -> None:
-    """Raises UserError, naming `where`, unless `spec` is {"kind": ..., option: value, ...} with known, well-typed options."""
+    """Raises UserError, naming `where`, unless `spec` is {"kind": ..., option: value, ...}, all known and possible."""
     if not isinstance(spec, Mapping) or "kind" not in spec:
         raise UserError(f"{where}: a head needs a kind; there is: {', '.join(sorted(REGISTRY))}")
     kind = spec["kind"]
-    if kind not in REGISTRY:
+    if not isinstance(kind, str) or kind not in REGISTRY:
         raise UserError(f"{where}.kind: no head is called {kind!r}; {nearest(str(kind), REGISTRY)}")
-    known = options(kind)
+    known, bounds = options(kind), limits(kind)
     for name, value in spec.items():
         if name == "kind":
             continue
         if name not in known:
-            hint = nearest(name, known) if known else "it has no options"
+            hint = nearest(str(name), known) if known else "it has no options"
             raise UserError(f"{where}.{name}: {kind!r} has no such option; {hint}")
         if not _fits(value, known[name].annotation):
-            wanted = typing.get_type_hints(REGISTRY[kind].__init__).get(name, known[name].annotation)
-            raise UserError(f"{where}.{name}: {value!r} is not {_type_name(wanted)}")
+            raise UserError(f"{where}.{name}: {value!r} is not {type_name(known[name].annotation)}")
+        if name in bounds and not bounds[name].holds(value):
+            raise UserError(f"{where}.{name}: must be {bounds[name].says}, not {value!r}")
+
+
+def impossible(option: str, why: str) -> UserError:
+    """The error for an option that cannot go with the task, the width or another option; to be raised by a head."""
+    return UserError(f"head.{option}: {why}")
 
 
 def build_head(spec: Mapping[str, Any], *, layers: int, width: int, task: str, outputs: int | None = None) -> Head:
@@ -87,7 +125,9 @@ def build_head(spec: Mapping[str, Any], *, layers: int, width: int, task: str, o
     cls = REGISTRY[spec["kind"]]
     if task not in cls.tasks:
         raise UserError(f"head {spec['kind']!r} cannot do task {task!r}; it does: {', '.join(cls.tasks)}")
-    outputs = {"spans": 2, "score": 1}.get(task) or outputs or 2
+    outputs = {"spans": 2, "score": 1}.get(task, 2 if outputs is None else outputs)
+    if outputs < 1:
+        raise UserError(f"head: outputs must be at least 1, not {outputs}")
     given = {name: value for name, value in spec.items() if name != "kind"}
     return cls(layers, width, outputs, task=task, **given)
 
@@ -103,17 +143,32 @@ def head_name(spec: Mapping[str, Any]) -> str:
     return " ".join(words)
 
 
+def type_name(annotation: Any) -> str:
+    """An option's type in words: `a whole number`, `one of 'learned', 'mean'`."""
+    if get_origin(annotation) is Literal:
+        return "one of " + ", ".join(map(repr, get_args(annotation)))
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
+    return words.get(annotation, str(annotation))
+
+
+def _declared(kind: str) -> dict[str, inspect.Parameter]:
+    signature = inspect.signature(REGISTRY[kind].__init__, eval_str=True)
+    return {p.name: p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY and p.name != "task"}
+
+
+def _limited(given: inspect.Parameter) -> bool:
+    return get_origin(given.annotation) is Annotated
+
+
+def _bare(annotation: Any) -> Any:
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
 def _fits(value: object, annotation: Any) -> bool:
     if get_origin(annotation) is Literal:
-        return value in get_args(annotation)
+        return isinstance(value, str) and value in get_args(annotation)
     if annotation is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if annotation is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return isinstance(value, annotation)
-
-
-def _type_name(annotation: Any) -> str:
-    if get_origin(annotation) is Literal:
-        return "one of " + ", ".join(map(repr, get_args(annotation)))
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}.get(annotation, str(annotation))

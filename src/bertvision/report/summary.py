@@ -1,7 +1,8 @@
 """Scores of single runs -> what a table says: mean and spread over seeds, and the paired difference to the backbone.
 
 A score row is a plain dict, one per (seed, checkpoint, member, threshold kind): seed, checkpoint (epochs), member, role
-(backbone | head | ensemble), threshold_from (zero | tune), and any numbers: exact, f1, accuracy, parameters, seconds.
+(backbone | head | ensemble), threshold_from (zero | tune), and any numbers: exact, f1, accuracy, parameters, seconds;
+tune_f1 and its like are scores on the tuning set, for choosing and never for showing off.
 """
 
 import math
@@ -71,7 +72,7 @@ class Row:
     """A member at a checkpoint under one kind of threshold, over all its seeds.
 
     scores: key -> spread over seeds. differences: key -> member minus backbone, paired by seed; the backbone has none.
-    best: the keys for which no other member is higher here.
+    best: the keys for which no other member with as many seeds is higher here.
     """
 
     checkpoint: float | None
@@ -118,7 +119,7 @@ def metrics_of(rows: Iterable[Row]) -> tuple[Metric, ...]:
             spreads.setdefault(key, []).append(spread)
     if "exact" in spreads and "f1" in spreads:
         return tuple(metric for metric in SPANS if metric.key in spreads)
-    shown = {key: found for key, found in spreads.items() if key not in NOT_A_METRIC}
+    shown = {k: found for k, found in spreads.items() if k not in NOT_A_METRIC and not k.startswith("tune_")}
     return tuple(Metric(key, key.replace("_", " "), 2 if _percent(found) else 4) for key, found in shown.items())
 
 
@@ -147,8 +148,11 @@ def _compare(place: Place, members: Mapping[str, Runs], roles: Mapping[str, str]
 
 
 def _is_best(scores: Mapping[str, Mapping[str, Spread]], member: str, key: str) -> bool:
-    rivals = [spreads[key].mean for spreads in scores.values() if key in spreads]
-    return len(rivals) > 1 and scores[member][key].mean == max(rivals)
+    """Among those with as many seeds as any: in a study under way, a mean over fewer is no rival."""
+    spreads = [found[key] for found in scores.values() if key in found]
+    most = max(spread.n for spread in spreads)
+    highest = max(spread.mean for spread in spreads if spread.n == most)
+    return len(spreads) > 1 and scores[member][key].n == most and scores[member][key].mean == highest
 
 
 def _minus(runs: Runs, base: Runs) -> Runs:

@@ -51,21 +51,23 @@ def member_grid(
     metrics: what to show; by default what the rows have. paper: {"checkpoint", "member", metric: value, "source"}.
     costs: further numbers, shown as a plain mean. Columns without a value are left out.
     """
-    metrics = metrics or metrics_of(rows)
+    metrics = [Metric(*metric) for metric in metrics] or metrics_of(rows)
     published = {_paper_key(entry): entry for entry in paper}
     beside = [published.get(_key(row), {}) for row in rows]
     columns = [_column("Epoch", (_epoch(row.checkpoint) for row in rows))]
     columns.append(_column("Member", (Cell(row.member) for row in rows)))
     if len({row.threshold_from for row in rows}) > 1:
         columns.append(_column("Threshold from", (Cell(row.threshold_from or NOTHING) for row in rows)))
-    if len({seed for row in rows for seed in row.seeds}) > 1:
+    if len({len(row.seeds) for row in rows}) > 1:  # a study under way: not every mean is over the same number of runs
         columns.append(_column("Seeds", (Cell(str(len(row.seeds)), len(row.seeds)) for row in rows)))
     for metric in metrics:
         columns.append(_column(metric.label, (_score(row, metric) for row in rows)))
         columns.append(_column(f"{metric.label}, paper", (_paper(entry, metric) for entry in beside)))
         if metric == main_metric(metrics):
             columns.append(_column(f"Δ {metric.label}", (_difference(row, metric) for row in rows)))
-    columns += [_column(cost.label, (_plain(row.scores.get(cost.key), cost.digits) for row in rows)) for cost in costs]
+    for cost in costs:
+        if cost != THRESHOLD or any(row.threshold_from != "zero" for row in rows):
+            columns.append(_column(cost.label, (_plain(row.scores.get(cost.key), cost.digits) for row in rows)))
     return _grid(columns)
 
 
@@ -94,7 +96,7 @@ def markdown_table(
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def html_table(grid: Grid, caption: str) -> str:
+def html_table(grid: Grid, label: str) -> str:
     """A table that can be sorted by its headings and scrolls by itself where the screen is narrow."""
     head = "".join(
         f'<th scope="col"{_word(column, grid)}><button type="button">{html.escape(text)}</button></th>'
@@ -106,17 +108,21 @@ def html_table(grid: Grid, caption: str) -> str:
         starts = number > 0 and grid.heading[0] == "Epoch" and cells[0] != grid.lines[number - 1][0]
         line = "".join(_html_cell(cell, _word(column, grid)) for column, cell in enumerate(cells))
         body.append(f'<tr class="starts">{line}</tr>' if starts else f"<tr>{line}</tr>")
-    label = html.escape(caption)
     return (
-        f'<div class="scroll" role="region" aria-label="{label}" tabindex="0"><table><caption>{label}</caption>'
+        f'<div class="scroll" role="region" aria-label="{html.escape(label)}" tabindex="0"><table>'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n" + "\n".join(body) + "\n</tbody></table></div>"
     )
 
 
-def console_table(rows: Sequence[Row], metrics: Sequence[Metric] = (), title: str | None = None) -> Table:
-    """The same for the terminal, and for its width: the first two metrics, the difference and the parameters."""
+def console_table(
+    scores: Iterable[Mapping[str, Any]], metrics: Sequence[Metric] = (), title: str | None = None
+) -> Table:
+    """Score rows for the terminal, and for its width: the first two metrics, the difference and the parameters."""
+    rows = summarise(scores)
     grid = member_grid(rows, metrics or metrics_of(rows)[:2], costs=COSTS[:1])
-    table = Table(title=title, box=SIMPLE_HEAD, pad_edge=False)
+    seeds = len({seed for row in rows for seed in row.seeds})
+    caption = f"mean ± sample standard deviation over {seeds} seeds" if seeds > 1 else "a single run"
+    table = Table(title=title, caption=caption, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column, text in enumerate(grid.heading):
         wordy = column in grid.words
         table.add_column(text, justify="left" if wordy else "right", no_wrap=not wordy, min_width=8 if wordy else None)
@@ -180,7 +186,7 @@ def _key(row: Row) -> tuple[float | None, str]:
 
 def _paper_key(entry: Mapping[str, Any]) -> tuple[float | None, str]:
     checkpoint = entry.get("checkpoint")
-    return None if checkpoint is None else round(float(checkpoint), 6), str(entry.get("member", ""))
+    return round(checkpoint, 6) if isinstance(checkpoint, int | float) else None, str(entry.get("member", ""))
 
 
 def _word(column: int, grid: Grid) -> str:

@@ -1,0 +1,30 @@
+# The two commands of the README. Everything lives in .venv; nothing outside this folder and the user's cache is touched.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/installed
+
+.PHONY: demo test lint bench clean
+
+demo: $(STAMP)
+	$(BIN)/bertvision study recipes/quickstart.toml
+
+test: $(STAMP)-dev lint
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+$(STAMP)-dev: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,lora]"
+	touch $@ $(STAMP)
+
+clean:
+	rm -rf .venv runs build dist

@@ -1,0 +1,190 @@
+"""Where span data come from: a source as it stands in a recipe -> articles. Official files are fetched and verified."""
+
+import hashlib
+import http.client
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from bertvision.data import sample
+from bertvision.data.squad import check_articles, read_articles
+from bertvision.errors import UserError, nearest
+from bertvision.files import replacing
+
+SAMPLE_SIZES = {"train": 2400, "tune": 400, "test": 600}
+SAMPLE_SEED = 1
+HUB_NAMES = {"squad": "rajpurkar/squad", "squad_v2": "rajpurkar/squad_v2"}
+HUB_SPLITS = ("train", "validation")
+
+OFFICIAL_URL = "https://rajpurkar.github.io/SQuAD-explorer/dataset/"
+OFFICIAL_FILES = {
+    "train-v2.0.json": (42_123_633, "68dcfbb971bd3e96d5b46c7177b16c1a4e7d4bdef19fb204502738552dede002"),
+    "dev-v2.0.json": (4_370_528, "80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8"),
+    "dev-v1.1.json": (4_854_279, "95aa6a52d5d6a735563366753ca50492a658031da74f301ac5238b03966972c9"),
+}
+"""Size in bytes and SHA-256 of the files on the official site."""
+
+_CHUNK = 1 << 20
+
+
+def load_articles(source: str) -> list[dict[str, Any]]:
+    """The articles of a source, checked.
+
+    `sample:train`, `sample:tune:500`, `sample:test:500:7`   the sample set: split, number of questions, seed
+    `path/to/file.json`                                      a SQuAD 1.1 or 2.0 file
+    `squad_v2`, `squad:validation`                           from the hub (`datasets` library); train unless named
+    `a.json+b.json`                                          several, one after the other
+    """
+    articles: list[dict[str, Any]] = []
+    owner: dict[str, str] = {}
+    for part in _parts(source):
+        loaded = _load_one(part)
+        for id_ in _question_ids(loaded):
+            if id_ in owner:
+                raise UserError(
+                    f"{source}: question id {id_!r} is in {owner[id_]} and again in {part}; join different data"
+                )
+        owner.update(dict.fromkeys(_question_ids(loaded), part))
+        articles += loaded
+    return articles
+
+
+def is_synthetic(source: str) -> bool:
+    """True if any part of the source is the sample set: its scores say that the program works, no more."""
+    return any(part.partition(":")[0] == "sample" for part in _parts(source))
+
+
+def group_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Articles from flat rows {id, title, context, question, answers: {text: [...], answer_start: [...]}}."""
+    articles: dict[str, dict[str, list[dict[str, Any]]]] = {}  # title -> context -> questions
+    for row in rows:
+        texts, starts = row["answers"]["text"], row["answers"]["answer_start"]
+        answers = [{"text": text, "answer_start": int(start)} for text, start in zip(texts, starts)]
+        qa = {"id": row["id"], "question": row["question"], "answers": answers, "is_impossible": not answers}
+        articles.setdefault(row["title"], {}).setdefault(row["context"], []).append(qa)
+    return [
+        {"title": title, "paragraphs": [{"context": context, "qas": qas} for context, qas in paragraphs.items()]}
+        for title, paragraphs in articles.items()
+    ]
+
+
+def fetch_official(
+    name: str,
+    directory: Path,
+    *,
+    base_url: str = OFFICIAL_URL,
+    files: Mapping[str, tuple[int, str]] = OFFICIAL_FILES,
+    progress: Callable[[int, int], None] | None = None,
+) -> Path:
+    """Downloads an official SQuAD file into `directory` and returns its path.
+
+    The file appears only when its size and SHA-256 are right; one that is already there and right is kept.
+    progress: called with (bytes received, bytes in all).
+    """
+    if name not in files:
+        raise UserError(f"no official file is called {name!r}; {nearest(name, files)}")
+    size, digest = files[name]
+    path = Path(directory) / name
+    url = base_url.rstrip("/") + "/" + name
+    if _is_right(path, size, digest):
+        return path
+    try:
+        with replacing(path) as scratch, scratch.open("wb") as file:
+            received, found = _download(url, file, size, progress)
+            if (received, found) != (size, digest):
+                raise UserError(
+                    f"{url}: not the official file ({received} bytes, sha256 {found[:12]}...; expected {size} bytes, "
+                    f"{digest[:12]}...); nothing was kept, try again or give the path of your own copy"
+                )
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror}); choose another directory") from error
+    return path
+
+
+def _parts(source: str) -> list[str]:
+    """The sources joined by `+`. A file whose name holds a plus sign is still one file."""
+    try:
+        one_file = Path(source).is_file()
+    except OSError:  # longer than a file name can be
+        one_file = False
+    return [source] if one_file else source.split("+")
+
+
+def _load_one(source: str) -> list[dict[str, Any]]:
+    name, _, rest = source.partition(":")
+    if name == "sample":
+        return _load_sample(source, rest.split(":"))
+    if name in HUB_NAMES:
+        return _load_hub(source, name, rest or "train")
+    if source.endswith(".json") or "/" in source or "\\" in source or (source and Path(source).exists()):
+        return read_articles(Path(source))
+    known = [*(f"sample:{split}" for split in SAMPLE_SIZES), *HUB_NAMES]
+    raise UserError(f"no data are called {source!r}; {nearest(source, known)} (a file ends in .json)")
+
+
+def _load_sample(source: str, options: list[str]) -> list[dict[str, Any]]:
+    """options: split[, questions[, seed]]"""
+    split, *numbers = options
+    if split not in SAMPLE_SIZES:
+        raise UserError(f"{source}: the sample set has no split {split!r}; {nearest(split, SAMPLE_SIZES)}")
+    if len(numbers) > 2 or not all(number.isdecimal() for number in numbers):
+        raise UserError(f"{source}: must be sample:{split}, sample:{split}:QUESTIONS or sample:{split}:QUESTIONS:SEED")
+    questions, seed = [*map(int, numbers), *(SAMPLE_SIZES[split], SAMPLE_SEED)[len(numbers) :]]
+    return sample.make(split, questions, seed)
+
+
+def _load_hub(source: str, name: str, split: str) -> list[dict[str, Any]]:
+    if split not in HUB_SPLITS:
+        raise UserError(f"{source}: {name} has no split {split!r}; {nearest(split, HUB_SPLITS)}")
+    try:
+        import datasets
+    except ImportError as error:
+        raise UserError(
+            f"{source}: needs `datasets`; pip install 'bertvision[hub]', or give the path of a SQuAD .json file"
+        ) from error
+    try:
+        rows = datasets.load_dataset(HUB_NAMES[name], split=split)
+    except Exception as error:  # the hub client raises errors of many families, some outside OSError
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(
+            f"{source}: cannot be loaded from the hub ({reason}); go online, or give the path of a SQuAD .json file"
+        ) from error
+    articles = group_rows(rows)
+    check_articles(articles, source)
+    return articles
+
+
+def _question_ids(articles: Iterable[Mapping[str, Any]]) -> list[str]:
+    return [qa["id"] for article in articles for paragraph in article["paragraphs"] for qa in paragraph["qas"]]
+
+
+def _is_right(path: Path, size: int, digest: str) -> bool:
+    if not path.is_file() or path.stat().st_size != size:
+        return False
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == digest
+
+
+def _download(url: str, file: IO[bytes], size: int, progress: Callable[[int, int], None] | None) -> tuple[int, str]:
+    """Streams a URL into a file: (bytes received, SHA-256). Stops soon after `size` bytes, come what may."""
+    received, sha = 0, hashlib.sha256()
+    try:
+        with urllib.request.urlopen(url, timeout=30) as response:
+            while received <= size and (chunk := response.read(_CHUNK)):
+                file.write(chunk)
+                sha.update(chunk)
+                received += len(chunk)
+                if progress is not None:
+                    progress(received, size)
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise UserError(
+            f"{url}: answered {error.code} {error.reason}; try later, or give the path of your own copy"
+        ) from error
+    except (urllib.error.URLError, ssl.SSLError, TimeoutError, ConnectionError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        raise UserError(f"{url}: cannot be reached ({reason}); go online, or give the path of your own copy") from error
+    return received, sha.hexdigest()

@@ -1,0 +1,119 @@
+"""`attend`: Silva's PCE models. Start and end each merge the layers of a token in their own way."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from bertvision.backbone.states import States
+from bertvision.heads.registry import Count, Head, impossible, register
+from bertvision.heads.slices import in_slices
+
+HEADS = 8
+
+
+class LayerEncoder(nn.Module):
+    """A transformer block with one query q for all tokens, attending over the layers of each: q, h_0 ... h_L-1 -> T'.
+
+    x = norm(q + O attention(q; h)), T' = norm(x + V GELU(U x)), U: H -> 4H. A token's keys are not biased: the
+    softmax over layers would cancel it. (B, L, S, H) -> (B, S, H). Parameters: 12 * H * H + 12 * H.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width, bias=False)
+        self.value = nn.Linear(width, width)
+        self.out = nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width)
+        self.feed_forward = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.out_norm = nn.LayerNorm(width)
+
+    def forward(self, query: Tensor, layers: Tensor) -> Tensor:
+        # Because the query is the same for all tokens, (K h) . q = h . (K' q): keys are never made. And because the
+        # value map is linear, layers are mixed before it, which spares L - 1 of L products.
+        asked = self.query(query).view(self.heads, -1)  # (n, H / n)
+        by_head = self.key.weight.unflatten(0, (self.heads, -1))  # (n, H / n, H)
+        keys = torch.einsum("nd,ndh->nh", asked, by_head) / math.sqrt(asked.shape[1])  # (n, H)
+
+        def encode(part: Tensor) -> Tensor:
+            attention = linear(part, keys).softmax(dim=1)  # (b, L, S, n)
+            mixed = torch.einsum("blsn,blsh->bsnh", attention, part)  # (b, S, n, H)
+            values = torch.einsum("bsnh,ndh->bsnd", mixed, self.value.weight.unflatten(0, (self.heads, -1)))
+            x = self.norm(query + self.out(values.flatten(2) + self.value.bias))  # (b, S, H)
+            return self.out_norm(x + self.feed_forward(x))
+
+        _, depth, tokens, width = layers.shape
+        return in_slices(encode, tokens * width * (self.heads + depth), layers)
+
+
+@register("attend")
+class Attend(Head):
+    """logit_o = q_o . T'_o, T'_o = sum_l a_ol h_l: each output (start, end) merges the layers by weights of its own.
+
+    q_o, the read-out vector, is also the query. form: "weighted", a_ol = gamma_o w_ol, learned, the same for all
+    tokens, 1/L at the start, not softmaxed; "dot", a_ol = softmax_l(q_o . h_l) per token, nothing of its own;
+    "bilinear", a_ol = softmax_l(q_o' M_o h_l), M_o the identity at the start; "encoder", T'_o from a transformer block
+    whose attention (`heads` heads) runs over the layers of the token with the query q_o. For labels and score: on
+    [CLS], one merge per output, and a bias each; for spans a bias would shift all tokens alike, so there is none.
+    Parameters: outputs * (H + P [+ 1]), P = L + 1 (weighted), 0 (dot), H * H (bilinear), 12 * H * H + 12 * H (encoder).
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        width: int,
+        outputs: int,
+        *,
+        task: str,
+        form: Literal["weighted", "dot", "bilinear", "encoder"] = "dot",
+        heads: Count = HEADS,
+    ) -> None:
+        super().__init__()
+        if form != "encoder" and heads != HEADS:
+            raise impossible("heads", f"only for form 'encoder', not {form!r}")
+        if form == "encoder" and width % heads:
+            raise impossible("heads", f"{heads} does not divide the width {width}")
+        self.task, self.form = task, form
+        bound = 1 / math.sqrt(width)
+        self.queries = nn.Parameter(torch.empty(outputs, width).uniform_(-bound, bound))
+        self.bias = None if task == "spans" else nn.Parameter(torch.zeros(outputs))
+        if form == "weighted":
+            self.weights = nn.Parameter(torch.full((outputs, layers), 1 / layers))
+            self.gamma = nn.Parameter(torch.ones(outputs))
+        elif form == "bilinear":
+            self.maps = nn.Parameter(torch.eye(width).repeat(outputs, 1, 1))  # (outputs, H, H)
+        elif form == "encoder":
+            self.encoders = nn.ModuleList(LayerEncoder(width, heads) for _ in range(outputs))
+
+    def forward(self, states: States) -> Tensor:
+        layers = self.looks_at(states)
+        if self.form == "encoder":
+            merged = (encoder(query, layers) for query, encoder in zip(self.queries, self.encoders))  # (B, S, H) each
+            logits = torch.stack(
+                [token @ query for token, query in zip(merged, self.queries)], dim=-1
+            )  # (B, S, outputs)
+        else:
+            matched = linear(layers, self.queries)  # (B, L, S, outputs)
+            # q . sum_l a_l h_l = sum_l a_l (q . h_l): the merged vectors need not be made.
+            logits = (self.attention(layers, matched) * matched).sum(dim=1)  # (B, S, outputs)
+        return self.per_task(logits if self.bias is None else logits + self.bias)
+
+    def attention(self, layers: Tensor, matched: Tensor) -> Tensor:
+        """The weights a of each layer: (B, L, S, outputs), or (L, 1, outputs) where all tokens share them."""
+        if self.form == "weighted":
+            return (self.gamma.unsqueeze(1) * self.weights).T.unsqueeze(1)
+        if self.form == "bilinear":
+            keys = torch.einsum("oh,ohk->ok", self.queries, self.maps)  # q' M, (outputs, H)
+            matched = linear(layers, keys)
+        return matched.softmax(dim=1)
+
+    def layer_weights(self) -> Tensor | None:
+        """The size of the learned weights as shares, mean over outputs; None where they depend on the token."""
+        if self.form != "weighted":
+            return None
+        size = self.weights.detach().abs()  # (outputs, L)
+        return (size / size.sum(dim=1, keepdim=True)).mean(dim=0)

@@ -1,0 +1,67 @@
+"""One backbone pass over a set of questions for all members: backbone, heads and their ensembles."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bertvision.backbone.backbone import Backbone
+from bertvision.data.batches import by_length, collate
+from bertvision.heads import Head
+from bertvision.recipe import EvaluateRecipe
+from bertvision.tasks import Dataset, Spans
+from bertvision.train.progress import Journal
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What one pass gave: predictions of each member, and the seconds each would have needed alone."""
+
+    predictions: dict[str, Any]
+    seconds: dict[str, float]
+
+
+@torch.no_grad()
+def predict(
+    backbone: Backbone,
+    members: Mapping[str, Head],
+    task: Spans,
+    dataset: Dataset,
+    options: EvaluateRecipe,
+    journal: Journal,
+    *,
+    ensembles: Mapping[str, Sequence[str]] | None = None,
+    stage: str = "predicting",
+) -> Pass:
+    """Predictions of all members and ensembles ({name: member names}). Logits live no longer than their batch."""
+    ensembles = ensembles or {}
+    collectors = {name: task.collector(dataset, options) for name in [*members, *ensembles]}
+    spent = dict.fromkeys(collectors, 0.0)
+    shared = 0.0
+    reads = "all" if any(head.reads == "all" for head in members.values()) else "last"
+    windows = dataset.windows
+    backbone.eval()
+    with journal.stage(stage, int(windows.lengths.sum())) as progress:
+        for index in by_length(windows.lengths, options.batch_tokens):
+            began = time.perf_counter()
+            batch = collate(windows, index, backbone.pad)
+            states = backbone(batch, reads)
+            shared += time.perf_counter() - began
+            logits: dict[str, Tensor] = {}
+            for name, collector in collectors.items():
+                began = time.perf_counter()
+                if name in members:
+                    logits[name] = members[name].eval()(states)
+                else:
+                    logits[name] = task.blend([logits[part] for part in ensembles[name]], batch)
+                collector.add(index, logits[name])
+                spent[name] += time.perf_counter() - began
+            progress.advance(batch.tokens)
+    alone = {name: spent[name] + sum(spent[part] for part in ensembles.get(name, ())) for name in collectors}
+    return Pass(
+        {name: collector.finish() for name, collector in collectors.items()},
+        {name: shared + seconds for name, seconds in alone.items()},
+    )

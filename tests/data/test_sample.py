@@ -1,0 +1,227 @@
+"""The sample set: exact, reproducible, disjoint over splits, and unanswerable where it says so."""
+
+import hashlib
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertvision.data import sample_names
+from bertvision.data.sample import LABEL, SPLITS, make
+from bertvision.data.sample_names import Dice, Names
+from bertvision.data.sample_text import KINDS, Fact, Kind
+from bertvision.data.squad import check_articles, records, statistics
+from bertvision.errors import UserError
+
+FUNCTION_WORDS = set(
+    re.findall(
+        r"\w+",
+        """a an and as at by did does for from have had how in into is it its long many much high strong of on once
+        over the that there to up was were what when where which who whom whose with""",
+    )
+)
+FACTS = [(kind, fact) for kind in KINDS for fact in kind.facts]
+
+splits = st.sampled_from(SPLITS)
+seeds = st.integers(0, 10**9)
+
+
+def content_words(text: str) -> set[str]:
+    """Lower-case words that carry meaning; a possessive counts as its noun."""
+    words = re.findall(r"[a-z0-9&]+(?:['-][a-z]+)*", text.lower())
+    return {word.removesuffix("'s") for word in words} - FUNCTION_WORDS
+
+
+def questions_of(articles: list[dict]) -> list[tuple[str, dict]]:
+    """(context, question entry) of all questions."""
+    return [(p["context"], qa) for article in articles for p in article["paragraphs"] for qa in p["qas"]]
+
+
+@cache
+def large() -> tuple[tuple[str, dict], ...]:
+    return tuple(questions_of(make("train", 6000, 5)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(split=splits, questions=st.integers(1, 400), seed=seeds)
+def test_the_number_is_exact_and_every_answer_stands_at_its_offset(split: str, questions: int, seed: int) -> None:
+    articles = make(split, questions, seed)
+    found = records(articles)
+    assert len(found) == questions == len({record.id for record in found})
+    for record in found:
+        for answer, start in zip(record.answers, record.starts):
+            assert record.context[start : start + len(answer)] == answer != ""
+    assert all(article["title"].endswith("(synthetic)") for article in articles)
+    assert all(paragraph["qas"] for article in articles for paragraph in article["paragraphs"])
+    before = json.dumps(articles)
+    check_articles(articles, LABEL)
+    assert json.dumps(articles) == before  # nothing had to be moved
+
+
+@settings(max_examples=25, deadline=None)
+@given(split=splits, sizes=st.tuples(st.integers(1, 300), st.integers(1, 300)).map(sorted), seed=seeds)
+def test_a_larger_set_begins_with_the_smaller(split: str, sizes: list[int], seed: int) -> None:
+    less, more = (make(split, size, seed) for size in sizes)
+    assert more[: len(less) - 1] == less[:-1]
+    assert questions_of(more)[: sizes[0]] == questions_of(less)
+
+
+def test_it_is_the_same_in_another_process_and_forever() -> None:
+    code = "import json; from bertvision.data.sample import make; print(json.dumps(make('tune', 90, 3)))"
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for hash_seed in ("0", "77")
+    }
+    assert printed == {json.dumps(make("tune", 90, 3))}
+
+
+def test_the_default_set_has_not_changed() -> None:
+    """Scores on the sample set are compared between versions of the program: whoever changes it does so on purpose."""
+    text = json.dumps(make("test", 600, 1), sort_keys=True)
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "CHANGED"
+
+
+def test_seeds_and_splits_differ() -> None:
+    sets = [make(split, 60, seed) for split in SPLITS for seed in (1, 2)]
+    contexts = [context for articles in sets for context in {context for context, _ in questions_of(articles)}]
+    assert len(contexts) == len(set(contexts)) == 60
+    ids = [qa["id"] for articles in sets for _, qa in questions_of(articles)]
+    assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize(
+    "named",
+    [*(kind.named for kind in KINDS), *(value for value in vars(sample_names).values() if isinstance(value, Names))],
+    ids=lambda named: named.pattern,
+)
+def test_no_name_is_in_two_splits(named: Names) -> None:
+    owners: dict[str, set[str]] = {}
+    for i, j in itertools.product(range(len(named.fronts)), range(len(named.backs))):
+        for split in SPLITS:
+            if named.belongs(i, j, split):
+                owners.setdefault(named.write(i, j), set()).add(split)
+    assert all(len(found) == 1 for found in owners.values())
+    shares = Counter(next(iter(found)) for found in owners.values())
+    assert min(shares.values()) > 60
+    assert len(set(named.backs)) == len(named.backs) >= 20  # every front word has partners in every split
+
+
+def test_a_third_is_unanswerable_for_every_reason() -> None:
+    reasons = Counter(qa.get("why", "answered") for _, qa in large())
+    assert 1 - reasons["answered"] / len(large()) == pytest.approx(1 / 3, abs=0.005)
+    assert min(reasons["swapped"], reasons["untold"], reasons["stranger"]) > 350
+    for context, qa in large():
+        assert qa["is_impossible"] == (not qa["answers"]) == ("why" in qa)
+        for answer in qa.get("plausible_answers", ()):
+            assert context.startswith(answer["text"], answer["answer_start"])
+
+
+def test_swapped_questions_hold_no_word_the_paragraph_lacks() -> None:
+    swapped = [(context, qa) for context, qa in large() if qa.get("why") == "swapped"]
+    for context, qa in swapped:
+        assert content_words(qa["question"]) <= content_words(context), qa["question"]
+        assert len(content_words(qa["question"])) >= 2
+        assert qa["plausible_answers"]
+
+
+def test_strangers_are_not_in_the_paragraph_and_all_others_are() -> None:
+    for context, qa in large():
+        kind = int(qa["id"].split("-")[3]) % len(KINDS)
+        present = [name for name in train_names(kind) if name in context.lower()]
+        assert any(name in qa["question"].lower() for name in present) == (qa.get("why") != "stranger")
+
+
+@cache
+def train_names(kind: int) -> list[str]:
+    """All names of a kind; lower case, since a name may open a sentence."""
+    named = KINDS[kind].named
+    pairs = itertools.product(range(len(named.fronts)), range(len(named.backs)))
+    return [named.write(i, j).lower() for i, j in pairs if named.belongs(i, j, "train")]
+
+
+def test_repeating_the_text_does_not_give_the_answerability_away() -> None:
+    """Of the questions that use only words of the paragraph, about as many are unanswerable as of all questions."""
+    repeats = [
+        qa["is_impossible"] for context, qa in large() if content_words(qa["question"]) <= content_words(context)
+    ]
+    assert len(repeats) > len(large()) / 4
+    assert sum(repeats) / len(repeats) == pytest.approx(1 / 3, abs=0.06)
+
+
+def test_no_answer_fits_two_things() -> None:
+    """Within a paragraph every value is told once, so that the thing asked about decides."""
+    by_context: dict[str, list[str]] = {}
+    for context, qa in large():
+        by_context.setdefault(context, []).extend(answer["text"] for answer in qa["answers"])
+    for context, answers in by_context.items():
+        assert len(set(answers)) == len(answers), context
+
+
+@pytest.mark.parametrize(("kind", "fact"), FACTS, ids=[f"{kind.noun or 'person'}-{fact.name}" for kind, fact in FACTS])
+def test_every_fact_is_well_formed(kind: Kind, fact: Fact) -> None:
+    assert len(kind.facts) >= 9
+    assert len(fact.wordings) >= 3
+    assert len(fact.questions) >= 2
+    values = [fact.draw(Dice(f"{n}"), "train", 1850, set()) for n in range(40)]
+    assert len(set(values)) >= 4 or fact.values == "year 0"
+    for (sentence, echo), value in zip(itertools.cycle(fact.wordings), values):
+        told = sentence.replace("{v}", value).replace("{a}", "a")
+        assert sentence.count("{v}") == 1
+        assert echo.endswith("?")
+        assert sum(sentence.count(mark) for mark in ("{S}", "{O}", "{P}")) == 1
+        assert content_words(echo) - {"s", "o", "p"} <= content_words(told), echo
+    for question in [*fact.questions, *(echo for _, echo in fact.wordings)]:
+        assert sum(question.count(mark) for mark in ("{S}", "{O}", "{P}")) == 1
+        assert not re.search(r"\{[^SOP]", question)
+    texts = [*fact.questions, *(text for wording in fact.wordings for text in wording)]
+    assert len(set(texts)) == len(texts)
+
+
+def test_the_english_is_tidy() -> None:
+    for context in {context for context, _ in large()}:
+        assert context.endswith(".")
+        untidy = re.search(r"[{}]|  |\.\.| \.|\ba [aeiou]|\ban (?!hono)[^aeiou\W]|\b(\w+) \1\b", context, re.IGNORECASE)
+        assert not untidy, untidy
+        assert all(sentence[0].isupper() for sentence in context.split(". "))
+    for _, qa in large():
+        assert qa["question"][0].isupper()
+        assert qa["question"].endswith("?")
+
+
+def test_paragraphs_are_short_and_varied() -> None:
+    found = statistics(make("train", 2400, 1))
+    assert 65 < found["context_words"]["mean"] < 85
+    assert found["context_words"]["max"] <= 125
+    assert found["articles"] == 80
+    assert found["first_question_word"]["who"] > 100
+    asked = Counter(qa["question"] for _, qa in large())
+    assert asked.most_common(1)[0][1] <= 4
+
+
+def test_a_large_set_takes_seconds() -> None:
+    start = time.process_time()
+    articles = make("train", 20_000, 9)
+    assert time.process_time() - start < 10
+    assert len(questions_of(articles)) == 20_000
+
+
+def test_wrong_requests() -> None:
+    with pytest.raises(UserError, match="did you mean 'train'"):
+        make("trian", 10, 1)
+    with pytest.raises(UserError, match="must be 1 or more, not 0"):
+        make("train", 0, 1)

@@ -1,0 +1,244 @@
+"""The report of a study: complete, honest about what is missing, one file, and the same each time."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from bertvision.errors import UserError
+from bertvision.report.page import write_report
+from bertvision.report.sentences import summary_sentences
+from bertvision.report.summary import SPANS, metrics_of, summarise
+
+RECIPE = """
+title = "Heads & <tails>"
+seeds = [1, 2]
+[backbone]
+name = "minilm"
+[data]
+train = "train.json"
+test = "test.json"
+[finetune]
+epochs = 1.0
+checkpoints = [0.3, 2.0]
+[[heads]]
+kind = "pool"
+[[paper]]
+checkpoint = 0.3
+member = "backbone"
+f1 = 70.2
+source = "Somebody 2020"
+"""
+FACTS = {
+    "versions": {"python": "3.11", "torch": "2.6"},
+    "machine": {"cores": 2, "memory_gib": 16},
+    "data": {"train": {"source": "train.json", "synthetic": False, "questions": 4000}},
+    "started": "2025-01-01T10:00:00+00:00",
+    "finished": "2025-01-01T11:30:05+00:00",
+    "command": "bertvision study 'a&b.toml'",
+}
+VOID = {"meta", "br", "link", "img", "input", "hr"}
+
+
+def rows(seeds=(1, 2), checkpoints=(0.3, 1.0), head="pool"):
+    return [
+        {"seed": s, "checkpoint": c, "member": m, "role": role, "threshold_from": kind, "threshold": t, "total": 99}
+        | {"exact": 50 + 10 * c + gain + t, "f1": 60 + 10 * c + gain + t + s, "parameters": 1000}
+        for s in seeds
+        for c in checkpoints
+        for m, role, gain in (("backbone", "backbone", 0), (head, "head", 2 if c < 1 else -1))
+        for kind, t in (("zero", 0.0), ("tune", 0.5))
+    ]
+
+
+def write(directory, metrics=None, recipe=RECIPE, facts=FACTS):
+    for name, content in (("metrics.json", metrics), ("study.json", facts)):
+        if content is not None:
+            (directory / name).write_text(json.dumps(content), encoding="utf-8")
+    if recipe is not None:
+        (directory / "recipe.toml").write_text(recipe, encoding="utf-8")
+    return write_report(directory).read_text(encoding="utf-8")
+
+
+class Balance(HTMLParser):
+    """Fails on a tag that is closed out of turn; keeps attributes and ids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.attributes += [(tag, key, value or "") for key, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.attributes += [(tag, key, value or "") for key, value in attrs]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def check_page(page: str) -> Balance:
+    parser = Balance()
+    parser.feed(page)
+    parser.close()
+    assert parser.open == []
+    ids = [value for _, key, value in parser.attributes if key == "id"]
+    assert len(ids) == len(set(ids))
+    for _, key, value in parser.attributes:
+        if key in ("src", "href", "xlink:href"):
+            assert value.startswith("#") and value[1:] in ids
+    assert all(name in ids for name in re.findall(r"url\(#([^)]*)\)", page))
+    assert not re.search(r"https?://|@import", page)
+    return parser
+
+
+def test_complete_study(tmp_path):
+    page = write(tmp_path, rows())
+    check_page(page)
+    assert "not complete" not in page and "Synthetic" not in page
+    assert "<h1>Heads &amp; &lt;tails&gt;</h1>" in page
+    assert page.count("<svg ") == 4 and page.count("<table>") == 2
+    for text in (
+        "bertvision study &#x27;a&amp;b.toml&#x27;",
+        "memory 16 GiB",
+        "1:30:05",
+        "torch 2.6",
+        "70.20",
+        "Somebody 2020",
+    ):
+        assert text in page
+    assert "kind = &quot;pool&quot;" in page  # the recipe as it was written
+    names = {
+        f"{stem}-{kind}.{form}"
+        for stem in ("score", "difference")
+        for kind in ("tune", "zero")
+        for form in ("svg", "png")
+    }
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == names
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert text.startswith("# Heads &amp; &lt;tails&gt;\n")
+    assert "| 0.3 | pool | **55.50 ± 0.00** | **67.00 ± 0.71** | – | +2.00 ± 0.00 | 0.50 | 1,000 |" in text
+    assert all(f"(figures/{name})" in text for name in names if name.endswith(".svg"))
+
+
+def test_sentences_by_hand():
+    first, second, third = summary_sentences(summarise(rows()), SPANS, {"backbone": {"name": "minilm"}})
+    assert first == (
+        "minilm was compared with 1 head on the states of all its layers after 0.3 and 1 epochs of fine-tuning, "
+        "on 99 questions."
+    )
+    assert second == (
+        "With the no-answer threshold chosen on the tuning set, the highest F1 is 67.00 at epoch 0.3, by pool "
+        "(+2.00 points against the backbone, higher in 2 of 2 seeds) and 72.00 at epoch 1, by the backbone itself "
+        "(ahead of every other member); with the threshold left at zero, the highest F1 is 66.50 at epoch 0.3, by pool "
+        "(+2.00 points, higher in 2 of 2 seeds) and 71.50 at epoch 1, by the backbone itself "
+        "(ahead of every other member)."
+    )
+    assert third.startswith("Scores are means over 2 seeds") and "after the fact" in third
+
+
+def test_single_run_says_so():
+    third = summary_sentences(summarise(rows(seeds=[7])), SPANS)[2]
+    assert third.startswith("This is a single run (seed 7) without any spread")
+
+
+def test_member_is_chosen_on_the_tuning_set_where_its_score_is_known():
+    found = [row | {"tune_f1": 80.0 if row["member"] == "pool" else 79.0} for row in rows(checkpoints=[1.0])]
+    _, second, third = summary_sentences(summarise(found), SPANS)
+    assert (
+        "the best member's F1 is 71.00 at epoch 1, by pool (-1.00 points against the backbone, higher in 0 of 2 seeds)"
+        in second
+    )
+    assert third.endswith("the best member is picked on the tuning set, never on the data reported.")
+
+
+def test_other_tasks_need_no_thresholds_or_checkpoints(tmp_path):
+    found = [{"seed": 1, "member": "backbone", "accuracy": 0.5}, {"seed": 1, "member": "pool", "accuracy": 0.75}]
+    page = write(tmp_path, found, recipe=None)
+    check_page(page)
+    assert "The highest accuracy is 0.7500, by pool (+0.2500 against the backbone)." in page
+    assert [path.name for path in sorted((tmp_path / "figures").iterdir())] == ["difference.png", "difference.svg"]
+    assert summary_sentences(summarise(found), metrics_of(summarise(found)))[0] == (
+        "The backbone was compared with 1 head on the states of all its layers."
+    )
+
+
+@pytest.mark.parametrize(
+    ("recipe", "facts"),
+    [
+        (RECIPE.replace('"test.json"', '"sample:test"'), FACTS),
+        (RECIPE, FACTS | {"data": {"train": {"source": "mine.json", "synthetic": True}}}),
+        (RECIPE, FACTS | {"data": "synthetic sample"}),
+    ],
+)
+def test_synthetic_data_is_said_aloud(tmp_path, recipe, facts):
+    page = write(tmp_path, rows(), recipe, facts)
+    check_page(page)
+    assert "Synthetic data" in page.split("</header>")[0]
+    assert "**Synthetic data" in (tmp_path / "report.md").read_text(encoding="utf-8")
+
+
+def test_names_are_escaped_everywhere(tmp_path):
+    evil = "<script>alert(\"1\")</script> | `x` & 'y' $z$"
+    page = write(tmp_path, rows(head=evil), facts=FACTS | {"note": evil})
+    check_page(page)
+    assert "<script>alert" not in page and "&lt;script&gt;alert" in page
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "<script>" not in text
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) <= 2  # a name adds no column (two tables)
+
+
+def test_half_a_study_says_what_is_missing(tmp_path):
+    half = [row for row in rows() if row["seed"] == 1 and row["checkpoint"] == 0.3 and row["role"] == "backbone"]
+    page = write(tmp_path, half, facts=FACTS | {"finished": None})
+    check_page(page)
+    for sentence in (
+        "The study has not finished.",
+        "Not scored yet: seed 2 of 2.",
+        "Not scored yet: checkpoint 1 of seed 1.",  # 2.0 lies past the end of tuning and is never reached
+        "Not scored yet: 1 of 1 heads at checkpoint 0.3 of seed 1.",
+    ):
+        assert sentence in page
+    assert "checkpoint 2" not in page
+
+
+def test_any_file_may_be_missing(tmp_path):
+    page = write(tmp_path, None)
+    check_page(page)
+    assert "no scores yet" in page and "No scores yet" in page and "torch 2.6" in page
+
+    (tmp_path / "bare").mkdir()
+    page = write(tmp_path / "bare", rows(), recipe=None, facts=None)
+    check_page(page)
+    assert "<h1>bare</h1>" in page and "recipe.toml is missing" in page and "study.json is missing" in page
+
+    (tmp_path / "broken").mkdir()
+    assert "recipe.toml is not TOML" in write(tmp_path / "broken", rows(), recipe="x = ")
+
+
+def test_what_cannot_be_reported_is_one_line(tmp_path):
+    with pytest.raises(UserError, match="holds none of"):
+        write_report(tmp_path)
+    with pytest.raises(UserError, match="no such directory"):
+        write_report(tmp_path / "nowhere")
+    (tmp_path / "metrics.json").write_text('[{"member": "pool"', encoding="utf-8")
+    with pytest.raises(UserError, match=r"metrics\.json: damaged"):
+        write_report(tmp_path)
+    (tmp_path / "metrics.json").write_text('{"member": "pool"}', encoding="utf-8")
+    with pytest.raises(UserError, match=r"metrics\.json: holds no list"):
+        write_report(tmp_path)
+
+
+def test_same_files_same_bytes_and_no_litter(tmp_path):
+    write(tmp_path, rows())
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    write(tmp_path, rows())
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == files
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("metrics.json", "study.json", "recipe.toml", "figures", "report.md", "report.html")
+    }
