@@ -1,11 +1,11 @@
-"""Writing and reading plain files so that a kill at any moment leaves the old file or the new one, never half of one."""
+"""Writing and reading plain files: a kill at any moment leaves the old file or the new one, never half of one."""
 
 import errno
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +19,23 @@ from bertvision.errors import UserError
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yields a temporary path beside `path`; on success it takes the place of `path`, on failure it is removed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    scratch = Path(name)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch.touch(exist_ok=False)
+        mode = scratch.stat().st_mode  # what the user's umask asks for; some writers make their files private
         yield scratch
-        scratch.chmod(0o666 & ~_umask())
+        scratch.chmod(mode)
         scratch.replace(path)
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise UserError(f"{path}: the disk is full; make room and run the same command again, it goes on from here") from None
-        raise
+            way_out = "the disk is full; make room and run the same command again, it goes on from here"
+        else:
+            way_out = f"cannot be written ({error.strerror or error}); choose another place"
+        raise UserError(f"{path}: {way_out}") from error
     finally:
-        scratch.unlink(missing_ok=True)
+        with suppress(OSError):  # above all: there may be nothing to remove
+            scratch.unlink()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -75,13 +78,9 @@ def _read(path: Path, what: str, read: Callable[[], Any]) -> Any:
         return read()
     except FileNotFoundError:
         raise UserError(f"{path}: no such {what}") from None
-    except IsADirectoryError:
-        raise UserError(f"{path}: is a directory, not a {what}") from None
-    except (SafetensorError, KeyError, ValueError) as error:
-        raise UserError(f"{path}: damaged, or not a {what} of this program ({error}); delete it to have it made again") from None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    except OSError as error:
+        reason = f"is a directory, not a {what}" if path.is_dir() else f"cannot be read ({error.strerror or error})"
+        raise UserError(f"{path}: {reason}") from None
+    except (SafetensorError, KeyError, ValueError, RecursionError) as error:
+        way_out = "if this program made it, delete it to have it made again"
+        raise UserError(f"{path}: damaged, or not a {what} ({error}); {way_out}") from None

@@ -4,39 +4,27 @@ option is declared, explained and defaulted; the string under a field is its doc
 import ast
 import dataclasses
 import inspect
-import json
+import itertools
 import textwrap
-import tomllib
-import types
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal
 
-from bertvision.errors import UserError, nearest
+from bertvision import toml
+from bertvision.errors import UserError
+from bertvision.toml import Between
 
-
-@dataclass(frozen=True, slots=True)
-class Between:
-    """A bound on a number, for Annotated fields: low <= value <= high."""
-
-    low: float
-    high: float = float("inf")
-
-    def __str__(self) -> str:
-        return f"at least {self.low:g}" if self.high == float("inf") else f"between {self.low:g} and {self.high:g}"
-
-
-Share = Annotated[float, Between(0, 1)]
 Positive = Annotated[int, Between(1)]
+Count = Annotated[int, Between(0)]
 NonNegative = Annotated[float, Between(0)]
 
 
 @dataclass(frozen=True)
 class BackboneRecipe:
     name: str = "minilm"
-    """The encoder: an alias (`minilm`), a local directory with config.json and *.safetensors, or a hub name."""
+    """The encoder: an alias (`minilm`), a local directory with `config.json` and `*.safetensors`, or a hub name."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +41,7 @@ class DataRecipe:
     """Use only this share of the training questions. Smaller shares are subsets of larger ones."""
     max_length: Annotated[int, Between(16)] = 384
     """Longest window in tokens, special tokens included."""
-    overlap: Annotated[int, Between(0)] = 128
+    overlap: Count = 128
     """Tokens that two neighbouring windows of a long context share; less than half of `max_length`."""
 
 
@@ -72,7 +60,7 @@ class Training:
     weight_decay: NonNegative = 0.0
     """Weight decay; never applied to biases and LayerNorms."""
     schedule: Literal["constant", "linear", "cosine", "restarts"] = "linear"
-    """How the learning rate falls after the warm-up: not at all, linearly, as a cosine, or as cosines with hard restarts."""
+    """How the learning rate falls after the warm-up: not at all, linearly, as a cosine, as cosines with restarts."""
     restarts: Positive = 1
     """Number of cosines for `schedule = "restarts"`."""
     warmup: NonNegative = 0.0
@@ -96,14 +84,17 @@ class FinetuneRecipe(Training):
     checkpoints: tuple[NonNegative, ...] = ()
     """Epochs (fractions allowed) at which heads are trained and everything is scored. The end always is one;
     those past `epochs` are never reached."""
-    train_layers: int | Literal["all"] = "all"
+    train_layers: Count | Literal["all"] = "all"
     """`all`, or the number of last blocks that train (0 = none). LayerNorms and the head always train."""
-    adapters: Annotated[int, Between(0)] = 0
+    adapters: Count = 0
     """Size of Houlsby adapters in every block; 0 = none."""
-    lora: Annotated[int, Between(0)] = 0
+    lora: Count = 0
     """Rank of LoRA matrices on the attention's queries and values; 0 = none (needs the `lora` extra)."""
+    attention_dropout: Annotated[float, Between(0, 1)] = 0.0
+    """Dropout of attention weights. At 0 fused kernels can run: on a CPU tuning is several times faster. All other dropout
+    is the encoder's own; the papers' encoders have 0.1 here."""
     head: str | dict = "last"
-    """The head trained jointly with the backbone: a kind, or a table such as {kind = "attend", form = "dot"}."""
+    """The head trained jointly with the backbone: a kind, or a table such as `{kind = "attend", form = "dot"}`."""
 
 
 @dataclass(frozen=True)
@@ -125,12 +116,20 @@ class EvaluateRecipe:
 
 
 @dataclass(frozen=True)
+class HeadEntry:
+    name: str = ""
+    """How the head is called in scores and reports; empty: its kind and options."""
+    learning_rate: NonNegative = 0.0
+    """Its own peak learning rate; 0 = the bank's."""
+
+
+@dataclass(frozen=True)
 class Recipe:
     task: Literal["spans"] = "spans"
     """`spans`: extractive question answering with unanswerable questions."""
     title: str = ""
     """A heading for the report."""
-    seeds: tuple[int, ...] = (1,)
+    seeds: tuple[Count, ...] = (1,)
     """One complete study is run per seed; the report shows mean and spread."""
     snapshot_seconds: NonNegative = 60.0
     """How often training is saved for resuming; never so often that it takes more than a twentieth of the time."""
@@ -153,27 +152,26 @@ class Recipe:
 
 def load_recipe(path: str | Path, settings: Iterable[str] = ()) -> Recipe:
     """The recipe in a TOML file, with `key.sub=value` settings laid over it."""
-    path = Path(path)
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such recipe; see recipes/ for examples") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not a TOML file: {error}") from None
+    table = toml.read(Path(path))
     for setting in settings:
-        _lay_over(table, setting)
+        toml.lay_over(table, setting)
     return from_table(table, str(path))
 
 
 def from_table(table: Mapping[str, Any], where: str = "recipe") -> Recipe:
     """A checked recipe from nested plain values; errors begin with `where`."""
-    # The one glance downwards: head options are declared by the head classes, and an error in them should come now.
-    from bertvision.heads import check_spec
-
-    recipe = _build(Recipe, table, where)
-    for index, spec in enumerate(recipe.heads):
-        check_spec(head_spec(spec), f"{where}: heads.{index}")
-    check_spec(head_spec(recipe.finetune.head), f"{where}: finetune.head")
+    recipe = toml.build(Recipe, table, where)
+    _check_heads(recipe, where)
+    for index, entry in enumerate(recipe.paper):
+        for key, value in entry.items():
+            toml.convert(value, float | str, f"{where}: paper.{index}.{key}")
+    for key, value in (
+        ("backbone.name", recipe.backbone.name),
+        ("data.train", recipe.data.train),
+        ("data.test", recipe.data.test),
+    ):
+        if not value.strip():
+            raise UserError(f"{where}: {key}: must not be empty")
     if recipe.data.overlap * 2 >= recipe.data.max_length:
         raise UserError(f"{where}: data.overlap: {recipe.data.overlap} must be less than half of data.max_length")
     if len(set(recipe.seeds)) < max(1, len(recipe.seeds)):
@@ -181,127 +179,30 @@ def from_table(table: Mapping[str, Any], where: str = "recipe") -> Recipe:
     return recipe
 
 
+def _check_heads(recipe: Recipe, where: str) -> None:
+    # The one glance downwards: head options are declared by the head classes, and an error in them should come now.
+    from bertvision.heads import check_spec
+
+    for index, entry in enumerate(recipe.heads):
+        place = f"{where}: heads.{index}"
+        check_spec(head_spec(entry), place)
+        for key, hint in typing.get_type_hints(HeadEntry, include_extras=True).items():
+            if key in entry:
+                toml.convert(entry[key], hint, f"{place}.{key}")
+    joint = recipe.finetune.head
+    check_spec({"kind": joint} if isinstance(joint, str) else joint, f"{where}: finetune.head")
+
+
 def head_spec(entry: str | Mapping[str, Any]) -> dict[str, Any]:
     """The part of a recipe's head entry that describes the architecture: without `name` and `learning_rate`."""
     if isinstance(entry, str):
         return {"kind": entry}
-    return {key: value for key, value in entry.items() if key not in ("name", "learning_rate")}
-
-
-def _lay_over(table: dict, setting: str) -> None:
-    key, equals, text = setting.partition("=")
-    if not equals:
-        raise UserError(f"--set {setting}: write it as key=value, for example finetune.epochs=0.5")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text  # a bare word is a string
-    *parents, last = key.strip().split(".")
-    node: Any = table
-    for name in parents:
-        node = _child(node, name, setting)
-    if isinstance(node, list):
-        _child(node, last, setting)
-        node[int(last)] = value
-    else:
-        node[last] = value
-
-
-def _child(node: Any, name: str, setting: str) -> Any:
-    if isinstance(node, list):
-        if not name.isdigit() or int(name) >= len(node):
-            raise UserError(f"--set {setting}: {name!r} is not an index below {len(node)}")
-        return node[int(name)]
-    child = node.setdefault(name, {})
-    if not isinstance(child, dict | list):
-        raise UserError(f"--set {setting}: {name!r} is not a table")
-    return child
-
-
-def _build(cls: type, table: Any, where: str, prefix: str = "") -> Any:
-    if not isinstance(table, Mapping):
-        raise UserError(f"{where}: {prefix.rstrip('.')}: {table!r} is not a table")
-    hints = typing.get_type_hints(cls, include_extras=True)
-    values = {}
-    for key, value in table.items():
-        if key not in hints:
-            raise UserError(f"{where}: {prefix}{key}: unknown key; {nearest(key, hints)}")
-        if dataclasses.is_dataclass(hints[key]):
-            values[key] = _build(hints[key], value, where, f"{prefix}{key}.")
-        else:
-            values[key] = convert(value, hints[key], f"{where}: {prefix}{key}")
-    return cls(**values)
-
-
-def convert(value: Any, hint: Any, where: str) -> Any:
-    """`value` as the type `hint` asks for (a whole number where a float is wanted, a list as a tuple), or UserError."""
-    origin, args = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        value, bounds = convert(value, args[0], where), args[1]
-        if not bounds.low <= value <= bounds.high:
-            raise UserError(f"{where}: {value!r} must be {bounds}")
-        return value
-    if origin is tuple:
-        if not isinstance(value, list | tuple):
-            raise UserError(f"{where}: {value!r} is not a list")
-        return tuple(convert(item, args[0], f"{where}.{index}") for index, item in enumerate(value))
-    if origin in (types.UnionType, typing.Union):
-        for option in args:
-            try:
-                return convert(value, option, where)
-            except UserError:
-                continue
-        raise UserError(f"{where}: {value!r} is not {type_name(hint)}")
-    if origin is Literal:
-        if value in args and not isinstance(value, bool):
-            return value
-        hint_text = f"; {nearest(value, args)}" if isinstance(value, str) else ""
-        raise UserError(f"{where}: {value!r} is not {type_name(hint)}{hint_text}")
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        raise UserError(f"{where}: {value!r} is not {type_name(hint)}")
-    return value
-
-
-def type_name(hint: Any) -> str:
-    """How a type is called in an error and in the documentation."""
-    origin, args = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return f"{type_name(args[0])} {args[1]}"
-    if origin is tuple:
-        return f"a list, each {type_name(args[0])}"
-    if origin in (types.UnionType, typing.Union):
-        return " or ".join(type_name(option) for option in args)
-    if origin is Literal:
-        return repr(args[0]) if len(args) == 1 else "one of " + ", ".join(map(repr, args))
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", dict: "a table"}
-    return names.get(hint, str(hint))
+    return {key: value for key, value in entry.items() if key not in HeadEntry.__annotations__}
 
 
 def to_toml(recipe: Recipe) -> str:
     """The whole recipe, defaults included, as TOML that `load_recipe` reads back to an equal recipe."""
-    plain, tables, arrays = [], [], []
-    for key, value in dataclasses.asdict(recipe).items():
-        if isinstance(value, dict):
-            lines = [f"{name} = {_literal(item)}" for name, item in value.items()]
-            tables.append("\n".join([f"\n[{key}]", *lines]))
-        elif isinstance(value, tuple) and value and isinstance(value[0], dict):
-            for entry in value:
-                arrays.append("\n".join([f"\n[[{key}]]", *(f"{name} = {_literal(item)}" for name, item in entry.items())]))
-        else:
-            plain.append(f"{key} = {_literal(value)}")
-    return "\n".join([*plain, *tables, *arrays]) + "\n"
-
-
-def _literal(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key} = {_literal(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_literal, value)) + "]"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return str(value).lower() if isinstance(value, bool) else repr(value)
+    return toml.write(recipe)
 
 
 def documentation(cls: type = Recipe) -> dict[str, str]:
@@ -309,7 +210,42 @@ def documentation(cls: type = Recipe) -> dict[str, str]:
     found: dict[str, str] = {}
     for base in reversed([c for c in cls.__mro__ if dataclasses.is_dataclass(c)]):
         body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body  # type: ignore[attr-defined]
-        for this, following in zip(body, body[1:]):
+        for this, following in itertools.pairwise(body):
             if isinstance(this, ast.AnnAssign) and isinstance(following, ast.Expr):
                 found[this.target.id] = inspect.cleandoc(following.value.value)  # type: ignore[attr-defined,union-attr]
     return found
+
+
+def reference() -> str:
+    """docs/recipe.md: every key with its type, default and meaning."""
+    tables = {name: hint for name, hint in typing.get_type_hints(Recipe).items() if dataclasses.is_dataclass(hint)}
+    sections = [("The recipe itself", Recipe), *((f"`[{name}]`", cls) for name, cls in tables.items())]
+    sections.append(("`[[heads]]`, beside `kind` and its options", HeadEntry))
+    return INTRODUCTION + "".join(f"\n## {title}\n\n{_table(cls)}" for title, cls in sections)
+
+
+def _table(cls: Any) -> str:
+    hints, meaning = typing.get_type_hints(cls, include_extras=True), documentation(cls)
+    rows = [("key", "type", "default", "meaning"), ("---",) * 4]
+    for entry in dataclasses.fields(cls):
+        if not dataclasses.is_dataclass(hints[entry.name]):
+            text = " ".join(meaning[entry.name].split())
+            rows.append(
+                (f"`{entry.name}`", toml.type_name(hints[entry.name]), f"`{toml.literal(entry.default)}`", text)
+            )
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in rows)
+
+
+INTRODUCTION = """\
+# What a recipe can say
+
+A recipe is a TOML file, such as those in `recipes/`. Every key has a default, so a recipe names only what it wants
+otherwise; an unknown key, a wrong type or an impossible value is an error that names the file and the key.
+`--set key=value` changes one value for one run: `--set finetune.epochs=0.5`, `--set heads.0.size=64`,
+`--set "seeds=[1, 2, 3]"`, `--set backbone.name=path/to/encoder`.
+
+This page is made from the source: `python -m bertvision.recipe > docs/recipe.md`.
+"""
+
+if __name__ == "__main__":
+    print(reference(), end="")

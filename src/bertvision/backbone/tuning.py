@@ -70,6 +70,15 @@ def apply(model: PreTrainedModel, tuning: Tuning, seed: int = 0) -> Plan:
     return Plan(tuning, base, count(model) - base, count(model, trainable=True))
 
 
+def set_attention_dropout(model: PreTrainedModel, probability: float) -> None:
+    """Sets the dropout of attention weights everywhere. At 0 the fused attention kernels can run, which know no dropout."""
+    for found in projections(model):
+        attention = model.get_submodule(found.query.rpartition(".")[0])
+        for name, part in attention.named_children():
+            if isinstance(part, nn.Dropout) and not name.startswith("output"):  # ALBERT keeps its output's dropout there
+                part.p = probability
+
+
 def is_added(name: str) -> bool:
     """True for the name of a parameter that tuning has added: of an adapter or of LoRA."""
     return adapters.MARK in name or lora.MARK in name

@@ -20,8 +20,10 @@ SPLITS = tuple(names.BUCKETS)
 PARAGRAPHS = 5
 ANSWERABLE, UNANSWERABLE = 4, 2
 """Questions per paragraph."""
-OWN_WORDS = 0.35
+OWN_WORDS = 0.45
 """How often a question repeats the words of the text. Swapped ones always do; at this rate that gives nothing away."""
+WHY = ("swapped",) * 7 + ("untold",) * 7 + ("stranger",) * 6
+"""Why questions are unanswerable, in these proportions."""
 CLOSINGS = (
     "Nothing else is known for certain",
     "Other details are disputed",
@@ -118,7 +120,7 @@ def _article(split: str, seed: int, index: int) -> dict[str, Any]:
 def _things(kind: Kind, dice: Dice, split: str, used: set[str]) -> list[Thing]:
     """Two or three things and which facts to tell of each: some of both, some of one alone."""
     facts = dice.shuffled(kind.facts)
-    if dice.chance(0.7):
+    if dice.chance(0.8):
         common = dice.between(1, 2)
         shares = [facts[:4], facts[4 - common : 8 - common]]
     else:
@@ -213,7 +215,7 @@ def _unanswerable(kind: Kind, things: list[Thing], dice: Dice, split: str, used:
     swapped = [(thing, fact) for thing, fact in untold if fact in elsewhere]
     asked: dict[tuple[str, Fact], dict[str, Any]] = {}
     while len(asked) < UNANSWERABLE:
-        why = dice.pick(("swapped",) * 8 + ("untold",) * 7 + ("stranger",) * 5)
+        why = dice.pick(WHY)
         thing, fact = dice.pick({"swapped": swapped, "untold": untold, "stranger": told}[why])
         name = _stranger(kind, thing, dice, split, used) if why == "stranger" else thing.name
         mistaken = thing.told.get(fact) or elsewhere.get(fact)

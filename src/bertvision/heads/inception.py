@@ -48,7 +48,7 @@ class Block(nn.Module):
 
 
 class Inception(nn.Module):
-    """A strided convolution and five blocks of 2c, 8c, 16c, 16c, 16c channels, c = H / 16, on ever fewer positions.
+    """A strided convolution, then blocks of 2c, 8c, 16c, 16c, 16c channels, c = max(8, H / 16), on ever less width.
 
     (B, C, S, W) -> (B, S, features). The width falls to a quarter in the stem and before each of the first three
     blocks. deep: windows span tokens and width; otherwise the width only, for the [CLS] column.

@@ -27,7 +27,7 @@ FULL = Plan(stem=(32, 64), entry=(128, 256, 728), middle=8, exit=1024, tail=(153
 
 def spans_plan(width: int) -> Plan:
     """The plan for every token of a sequence. Channels grow with the encoder's width, as its own cost does."""
-    c = max(1, width // 16)
+    c = max(8, width // 16)
     return Plan((c, c), (2 * c, 4 * c, 8 * c), middle=4, exit=None, tail=(16 * c, 24 * c), stride=4)
 
 

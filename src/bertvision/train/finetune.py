@@ -9,7 +9,7 @@ import torch
 
 from bertvision.backbone import trained
 from bertvision.backbone.backbone import Backbone
-from bertvision.backbone.tuning import Tuning, apply, is_added
+from bertvision.backbone.tuning import Tuning, apply, is_added, set_attention_dropout
 from bertvision.data.batches import BatchPlan
 from bertvision.files import load_tensors, save_tensors
 from bertvision.heads import Head, build_head
@@ -71,6 +71,7 @@ def finetune(
     if all(checkpoint.done for checkpoint in checkpoints.values()):
         return checkpoints
     tuning = Tuning(recipe.train_layers, recipe.adapters, recipe.lora)
+    set_attention_dropout(backbone.model, recipe.attention_dropout)
     apply(backbone.model, tuning, seed)
     spec = head_spec(recipe.head)
     head = make_head(spec, backbone, task, fold(seed, "head"))

@@ -1,0 +1,128 @@
+"""What a recipe may say about heads: wrong names, types, values and combinations are one clear line."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from bertvision.errors import UserError
+from bertvision.heads import REGISTRY, Head, build_head, check_spec, head_name, options, register
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({}, "head: a head needs a kind; there is: attend, cacnn, compress, conv, last, pool"),
+        (["pool"], "head: a head needs a kind"),
+        ({"kind": "pol"}, "head.kind: no head is called 'pol'; did you mean 'pool'?"),
+        ({"kind": "xyz"}, "head.kind: no head is called 'xyz'; there is: attend, cacnn, compress, conv, last, pool"),
+        ({"kind": ["pool"]}, "head.kind: no head is called ['pool']"),
+        ({"kind": "compress", "sise": 3}, "head.sise: 'compress' has no such option; did you mean 'size'?"),
+        ({"kind": "last", "size": 3}, "head.size: 'last' has no such option; it has no options"),
+        ({"kind": "compress", "task": "spans"}, "head.task: 'compress' has no such option"),
+        ({"kind": "compress", "size": "64"}, "head.size: '64' is not a whole number"),
+        ({"kind": "compress", "size": 64.0}, "head.size: 64.0 is not a whole number"),
+        ({"kind": "compress", "size": True}, "head.size: True is not a whole number"),
+        ({"kind": "compress", "skip": 1}, "head.skip: 1 is not true or false"),
+        ({"kind": "pool", "weights": "max"}, "head.weights: 'max' is not one of 'learned', 'mean'"),
+        ({"kind": "conv", "dropout": "no"}, "head.dropout: 'no' is not a number"),
+        ({"kind": "compress", "size": 0}, "head.size: must be at least 1, not 0"),
+        ({"kind": "compress", "size": -3}, "head.size: must be at least 1, not -3"),
+        ({"kind": "conv", "filters": 0}, "head.filters: must be at least 1, not 0"),
+        ({"kind": "conv", "dropout": 1}, "head.dropout: must be at least 0 and below 1, not 1"),
+        ({"kind": "conv", "dropout": -0.1}, "head.dropout: must be at least 0 and below 1, not -0.1"),
+        ({"kind": "conv", "dropout": float("nan")}, "head.dropout: must be at least 0 and below 1, not nan"),
+        ({"kind": "attend", "heads": 0}, "head.heads: must be at least 1, not 0"),
+        ({"kind": "cacnn", "kernel": 4}, "head.kernel: must be an odd number, at least 1, not 4"),
+        ({"kind": "cacnn", "kernel": -1}, "head.kernel: must be an odd number, at least 1, not -1"),
+        ({"kind": "cacnn", "generated": 0}, "head.generated: must be at least 1, not 0"),
+    ],
+)
+def test_wrong_spec_is_refused_before_anything_is_built(spec: Any, says: str) -> None:
+    with pytest.raises(UserError) as error:
+        check_spec(spec)
+    assert str(error.value).startswith(says)
+    assert "\n" not in str(error.value)
+    with pytest.raises(UserError):
+        build_head(spec, layers=3, width=32, task="spans")
+
+
+@pytest.mark.parametrize(
+    ("spec", "task", "option"),
+    [
+        ({"kind": "compress", "tokens": "all"}, "spans", "tokens"),
+        ({"kind": "conv", "form": "grid"}, "labels", "form"),
+        ({"kind": "conv", "form": "inception", "dilated": True}, "spans", "dilated"),
+        ({"kind": "conv", "form": "xception", "filters": 4}, "spans", "filters"),
+        ({"kind": "conv", "weights": "mean"}, "spans", "weights"),
+        ({"kind": "conv", "form": "xception", "depth": "full"}, "spans", "depth"),
+        ({"kind": "conv", "form": "row", "depth": "full"}, "score", "depth"),
+        ({"kind": "attend", "form": "dot", "heads": 4}, "spans", "heads"),
+        ({"kind": "attend", "form": "encoder", "heads": 5}, "spans", "heads"),
+        ({"kind": "cacnn", "context": False, "filters": 5}, "spans", "filters"),
+    ],
+)
+def test_options_that_do_not_go_together_are_named(spec: dict, task: str, option: str) -> None:
+    check_spec(spec)
+    with pytest.raises(UserError, match=rf"^head\.{option}: "):
+        build_head(spec, layers=3, width=32, task=task)
+
+
+def test_the_place_of_an_error_is_named() -> None:
+    with pytest.raises(UserError, match=r"^study\.toml: heads\[2\]\.size: "):
+        check_spec({"kind": "compress", "size": 0}, where="study.toml: heads[2]")
+
+
+def test_impossible_tasks_and_shapes() -> None:
+    with pytest.raises(UserError, match="no task is called 'span'; did you mean 'spans'"):
+        build_head({"kind": "pool"}, layers=3, width=8, task="span")
+    with pytest.raises(UserError, match="head 'cacnn' cannot do task 'labels'; it does: spans"):
+        build_head({"kind": "cacnn"}, layers=3, width=8, task="labels")
+    with pytest.raises(UserError, match="must be positive"):
+        build_head({"kind": "pool"}, layers=0, width=8, task="spans")
+    with pytest.raises(UserError, match="outputs must be at least 1, not 0"):
+        build_head({"kind": "pool"}, layers=3, width=8, task="labels", outputs=0)
+
+
+@pytest.mark.parametrize(("task", "outputs"), [("spans", 2), ("score", 1), ("labels", 5)])
+def test_outputs_follow_the_task(task: str, outputs: int) -> None:
+    head = build_head({"kind": "last"}, layers=3, width=8, task=task, outputs=5)
+    assert head.parameter_count() == outputs * 9
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        ({"kind": "pool"}, "pool"),
+        ({"kind": "compress", "size": 386, "shared": True, "skip": True}, "compress size=386 shared skip"),
+        ({"kind": "compress", "shared": False, "skip": False}, "compress shared=false"),
+        ({"kind": "conv", "form": "grid", "dropout": 0.1}, "conv form=grid dropout=0.1"),
+        ({"kind": "cacnn", "context": False}, "cacnn context=false"),
+    ],
+)
+def test_head_name(spec: dict, name: str) -> None:
+    assert head_name(spec) == name
+
+
+def test_options_have_plain_types_and_defaults() -> None:
+    known = options("compress")
+    assert list(known) == ["size", "shared", "skip", "pool_first", "beside", "tokens"]
+    assert (known["size"].annotation, known["size"].default) == (int, 386)
+    assert (known["skip"].annotation, known["skip"].default) == (bool, False)
+
+
+def test_a_new_head_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bertvision.heads.registry.REGISTRY", dict(REGISTRY))
+
+    @register("first-unit")
+    class FirstUnit(Head):
+        def __init__(self, layers: int, width: int, outputs: int, *, task: str, scale: float = 1.0) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.tensor(float(scale)))
+
+    assert build_head({"kind": "first-unit", "scale": 2}, layers=2, width=4, task="spans").parameter_count() == 1
+    assert FirstUnit.kind == "first-unit"
+    with pytest.raises(ValueError, match="two heads are called 'first-unit'"):
+        register("first-unit")(FirstUnit)
+    with pytest.raises(TypeError, match="FirstUnit must define forward"):
+        FirstUnit(2, 4, 2, task="spans")(None)

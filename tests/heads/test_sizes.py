@@ -1,0 +1,70 @@
+"""The sizes that the papers print, on BERT-large: 25 layers of 1,024, and 335,143,938 parameters."""
+
+import pytest
+import torch
+
+from bertvision.backbone.states import States
+from bertvision.heads import build_head, head_name
+
+BERT_LARGE = 335_143_938
+
+
+def size(spec: dict, task: str) -> int:
+    with torch.device("meta"):
+        return build_head(spec, layers=25, width=1024, task=task).parameter_count()
+
+
+@pytest.mark.parametrize(
+    ("spec", "parameters"),
+    [
+        ({"kind": "last"}, 2_050),
+        ({"kind": "pool"}, 2_076),
+        ({"kind": "compress", "size": 386}, 414_952),
+        ({"kind": "compress", "size": 386, "skip": True}, 417_000),
+        ({"kind": "compress", "size": 386, "shared": False}, 9_910_552),
+        ({"kind": "compress", "size": 386, "shared": False, "skip": True}, 9_912_600),
+        ({"kind": "compress", "size": 64}, 68_802),
+        ({"kind": "compress", "size": 64, "skip": True}, 70_850),
+        ({"kind": "compress", "size": 64, "shared": False}, 1_643_202),
+        ({"kind": "compress", "size": 64, "shared": False, "skip": True}, 1_645_250),
+        ({"kind": "compress", "size": 386, "pool_first": True, "skip": True}, 398_498),
+    ],
+    ids=lambda value: head_name(value) if isinstance(value, dict) else None,
+)
+def test_published_sizes_to_the_unit(spec: dict, parameters: int) -> None:
+    assert size(spec, "spans") == parameters
+
+
+@pytest.mark.parametrize(
+    ("spec", "percent"),
+    [
+        ({}, 0.099),
+        ({"dilated": True}, 0.121),
+        ({"input": "pooled"}, 0.093),
+        ({"input": "pooled", "weights": "mean"}, 0.093),
+        ({"input": "compressed"}, 0.207),
+        ({"input": "compressed", "form": "grid"}, 0.332),
+        ({"input": "compressed", "form": "inception"}, 1.994),
+        ({"input": "compressed", "form": "xception"}, 1.970),
+    ],
+    ids=str,
+)
+def test_convolutions_come_near_the_published_percentages(spec: dict, percent: float) -> None:
+    assert size({"kind": "conv", **spec}, "spans") == pytest.approx(BERT_LARGE * percent / 100, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("spec", "parameters"),
+    [({}, 0.27e6), ({"skip": True}, 0.27e6), ({"depth": "full"}, 20.7e6)],
+    ids=["short", "short + last [CLS]", "full"],
+)
+def test_xception_on_the_cls_column_comes_near_the_published_sizes(spec: dict, parameters: float) -> None:
+    assert size({"kind": "conv", "form": "xception", **spec}, "labels") == pytest.approx(parameters, rel=0.05)
+
+
+def test_full_xception_runs() -> None:
+    head = build_head({"kind": "conv", "form": "xception", "depth": "full"}, layers=2, width=64, task="score")
+    states = States(torch.randn(2, 2, 1, 64), torch.ones(2, 1, dtype=torch.bool))
+    logits = head(states)
+    assert logits.shape == (2, 1)
+    assert logits.isfinite().all()

@@ -1,0 +1,196 @@
+"""Files are written whole or not at all, and what is read is either right or refused in one line."""
+
+import errno
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertvision.errors import UserError
+from bertvision.files import load_tensors, read_json, replacing, save_tensors, write_json, write_text
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_a_written_file_replaces_the_old_one_and_leaves_nothing_else(tmp_path):
+    path = tmp_path / "deep" / "er" / "a.txt"
+    write_text(path, "old")
+    write_text(path, "näw\n")
+    assert path.read_bytes() == "näw\n".encode()
+    assert names(path.parent) == ["a.txt"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no"), KeyboardInterrupt()])
+def test_a_failure_leaves_the_old_file_alone(error, tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(type(error)), replacing(path) as scratch:
+        scratch.write_text("half of the new o")
+        raise error
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_files_get_the_mode_that_the_umask_asks_for(mask, tmp_path):
+    before = os.umask(mask)
+    try:
+        write_text(tmp_path / "a.txt", "x")
+        save_tensors(tmp_path / "b.safetensors", {"x": torch.zeros(2)}, {})
+    finally:
+        os.umask(before)
+    for name in ("a.txt", "b.safetensors"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o666 & ~mask
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_says_so(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(UserError, match="a.txt: the disk is full; make room"), replacing(path) as scratch:
+        scratch.unlink()
+        scratch.symlink_to("/dev/full")
+        scratch.write_text("x" * 100_000)
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["a.txt"]
+
+
+def test_what_cannot_be_written_says_so(tmp_path):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "directory").mkdir()
+    for path in (tmp_path / "file" / "a.json", tmp_path / "directory", tmp_path / ("x" * 300)):
+        with pytest.raises(UserError, match="cannot be written .*; choose another place"):
+            write_json(path, {})
+        with pytest.raises(UserError, match="cannot be written .*; choose another place"):
+            save_tensors(path, {"x": torch.zeros(2)}, {})
+    assert names(tmp_path) == ["directory", "file"]
+
+
+def test_a_write_error_of_safetensors_is_one_of_the_disk(tmp_path):
+    """The library hides the errno in its text; a file over the process's limit is refused by the kernel."""
+    code = """
+    import resource, sys, torch
+    from pathlib import Path
+    from bertvision.errors import UserError
+    from bertvision.files import save_tensors
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+    try:
+        save_tensors(Path(sys.argv[1]), {"x": torch.zeros(10_000)}, {})
+    except UserError as error:
+        print(error)
+    """
+    path = tmp_path / "a.safetensors"
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code), str(path)], capture_output=True, text=True)
+    assert "cannot be written" in done.stdout, done.stderr
+    assert names(tmp_path) == []
+
+
+def test_a_kill_at_any_moment_leaves_a_whole_file(tmp_path):
+    code = """
+    import sys, torch
+    from pathlib import Path
+    from bertvision.files import save_tensors
+    number = 0
+    while True:
+        save_tensors(Path(sys.argv[1]), {"x": torch.full((300_000,), float(number))}, {"number": number})
+        if not number:
+            print("begun", flush=True)
+        number += 1
+    """
+    path = tmp_path / "a.safetensors"
+    command = [sys.executable, "-c", textwrap.dedent(code), str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        for _ in range(50):  # another process sees whole files only, too
+            tensors, about = load_tensors(path)
+            assert bool((tensors["x"] == about["number"]).all())
+        process.send_signal(signal.SIGKILL)
+    tensors, about = load_tensors(path)
+    assert bool((tensors["x"] == about["number"]).all())
+
+
+def test_tensors_and_notes_come_back(tmp_path):
+    path = tmp_path / "a.safetensors"
+    tensors = {
+        "transposed": torch.arange(6.0).view(2, 3).T,
+        "half": torch.randn(3).half(),
+        "step": torch.tensor(7),
+        "none": torch.zeros(0, 4),
+        "learned": torch.nn.Parameter(torch.ones(2)),
+        "flags": torch.tensor([True, False]),
+    }
+    about = {"name": "Größe \n", "numbers": [1, 2.5], "nested": {"a": None}}
+    save_tensors(path, tensors, about)
+    found, notes = load_tensors(path)
+    assert notes == about
+    assert found.keys() == tensors.keys()
+    for key, tensor in tensors.items():
+        assert torch.equal(found[key], tensor)
+        assert found[key].dtype == tensor.dtype
+        assert not found[key].requires_grad
+
+
+def test_json_comes_back(tmp_path):
+    value = {"ü": [1, 2.5, None, True, "\n"], "b": {}}
+    write_json(tmp_path / "a.json", value)
+    assert read_json(tmp_path / "a.json") == value
+    assert (tmp_path / "a.json").read_text(encoding="utf-8").startswith('{\n "ü": [')
+
+
+def refused(read, path: Path, what: str) -> str:
+    with pytest.raises(UserError) as caught:
+        read(path, what)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize("read", [read_json, load_tensors])
+def test_what_is_not_there_or_no_file_is_refused(read, tmp_path):
+    (tmp_path / "file").write_text("x")
+    assert refused(read, tmp_path / "none", "snapshot").endswith("no such snapshot")
+    assert refused(read, tmp_path, "snapshot").endswith("is a directory, not a snapshot")
+    assert refused(read, tmp_path / "file" / "x", "snapshot")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe{}", b"[" * 100_000, b"1" * 5000])
+def test_broken_json_is_refused(content, tmp_path):
+    path = tmp_path / "a.json"
+    path.write_bytes(content)
+    assert "damaged, or not a scores file" in refused(read_json, path, "scores file")
+
+
+def test_broken_tensors_are_refused(tmp_path):
+    path = tmp_path / "a.safetensors"
+    save_tensors(path, {"x": torch.zeros(100)}, {"a": 1})
+    whole = path.read_bytes()
+    for content in (b"", whole[:4], whole[:40], whole[:-1], b"PK\x03\x04" + whole, b"\xff" * 100):
+        path.write_bytes(content)
+        assert "damaged, or not a bank of heads" in refused(load_tensors, path, "bank of heads")
+
+
+def test_tensors_without_notes_are_not_ours(tmp_path):
+    from safetensors.torch import save_file
+
+    path = tmp_path / "a.safetensors"
+    for notes in (None, {"format": "pt"}, {"about": "not json"}):
+        save_file({"x": torch.zeros(3)}, path, metadata=notes)
+        assert "damaged, or not a head" in refused(load_tensors, path, "head")
+
+
+def test_an_error_number_survives(tmp_path):
+    with pytest.raises(UserError) as caught, replacing(tmp_path / "a"):
+        raise OSError(errno.EIO, "Input/output error")
+    assert isinstance(caught.value.__cause__, OSError)
+    assert caught.value.__cause__.errno == errno.EIO

@@ -1,0 +1,294 @@
+"""Recipes: what a file may say, what is refused and how, settings, the way back to TOML, and docs/recipe.md."""
+
+import dataclasses
+import tomllib
+import typing
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertvision import recipe as module
+from bertvision import toml
+from bertvision.errors import UserError
+from bertvision.recipe import Recipe, documentation, from_table, head_spec, load_recipe, reference, to_toml
+
+ROOT = Path(__file__).parents[1]
+DATACLASSES = [c for c in vars(module).values() if dataclasses.is_dataclass(c) and c.__module__ == module.__name__]
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes a recipe and gives its path."""
+
+    def write(text: str) -> Path:
+        path = tmp_path / "study.toml"
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+def refusal(text: str, written, *settings: str) -> str:
+    with pytest.raises(UserError) as caught:
+        load_recipe(written(text), settings)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_an_empty_file_is_the_default_recipe(written):
+    assert load_recipe(written("")) == Recipe()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.toml")), ids=lambda path: path.name)
+def test_the_recipes_of_the_project_are_right(path):
+    recipe = load_recipe(path)
+    assert from_table(tomllib.loads(to_toml(recipe))) == recipe
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "hint"),
+    [
+        ("[finetune]\nepoch = 1", "finetune.epoch", "'epochs'"),
+        ("[evalute]\nnbest = 3", "evalute", "'evaluate'"),
+        ("[data]\nmax_lenght = 384", "data.max_lenght", "'max_length'"),
+        ("max_length = 384", "max_length", "'data.max_length'"),  # the right key in the wrong table
+        ("epochs = 3", "epochs", "'finetune.epochs' or 'bank.epochs'"),
+        ("[bank]\nadapters = 3", "bank.adapters", "'finetune.adapters'"),
+        ("zzz = 1", "zzz", "backbone, bank, data"),  # nothing is near: what there is
+        ('[data]\n"a\\nb" = 1', 'data."a\\nb"', "there is"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_right_one(text, key, hint, written):
+    message = refusal(text, written)
+    assert message.startswith(f"{written(text)}: {key}: unknown key; ")
+    assert hint in message.partition("unknown key; ")[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("data = 3", "data: 3 is not a table"),
+        ("seeds = 1", "seeds: 1 is not a list"),
+        ("seeds = [1, 2.5]", "seeds.1: 2.5 is not a whole number"),
+        ("seeds = [true]", "seeds.0: True is not a whole number"),
+        ("title = 1", "title: 1 is not a string"),
+        ("[backbone]\nname = true", "backbone.name: True is not a string"),
+        ('[finetune]\nepochs = "1"', "finetune.epochs: '1' is not a number"),
+        ("[finetune]\nepochs = true", "finetune.epochs: True is not a number"),
+        ("[finetune]\nbatch_size = 8.0", "finetune.batch_size: 8.0 is not a whole number"),
+        ("[finetune]\nhead = 3", "finetune.head: 3 is not a string or a table"),
+        ("heads = ['pool']", "heads.0: 'pool' is not a table"),
+        ("[[heads]]\nkind = 'pool'\nname = 3", "heads.0.name: 3 is not a string"),
+        ("[[heads]]\nkind = 'pool'\nlearning_rate = 'fast'", "heads.0.learning_rate: 'fast' is not a number"),
+        (
+            "[[paper]]\nmember = 'LP'\nwhen = 2020-01-01",
+            "paper.0.when: datetime.date(2020, 1, 1) is not a number or a string",
+        ),
+    ],
+)
+def test_a_wrong_type_names_the_key_and_the_type(text, message, written):
+    assert refusal(text, written) == f"{written(text)}: {message}"
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("[finetune]\nepochs = -1", ["finetune.epochs: -1.0 must be at least 0"]),
+        ("[finetune]\nepochs = inf", ["finetune.epochs: inf is not"]),
+        ("[finetune]\nepochs = nan", ["finetune.epochs: nan is not"]),
+        (f"[finetune]\nepochs = 1{'0' * 400}", ["finetune.epochs: 1000", "is not a number that can be worked with"]),
+        (f"[bank]\nbatch_size = {2**63}", ["bank.batch_size:", "is not a number that can be worked with"]),
+        ("[finetune]\ntrain_layers = -1", ["finetune.train_layers: -1 is not a whole number (at least 0) or 'all'"]),
+        ("[finetune]\ntrain_layers = 'al'", ["finetune.train_layers: 'al' is not", "'all'"]),
+        ("[finetune]\nadapters = -64", ["finetune.adapters: -64 must be at least 0"]),
+        ("[finetune]\ncheckpoints = [0.5, -1]", ["finetune.checkpoints.1: -1.0 must be at least 0"]),
+        ("[finetune]\nschedule = 'linaer'", ["finetune.schedule: 'linaer' is not one of", "did you mean 'linear'?"]),
+        ("[evaluate]\ndecoding = 3", ["evaluate.decoding: 3 is not one of 'joint', 'independent'"]),
+        ("task = 'labels!'", ["task: 'labels!' is not"]),
+        ("seeds = []", ["seeds: give at least one seed"]),
+        ("seeds = [1, 2, 1]", ["seeds: give at least one seed, each once"]),
+        ("seeds = [-1]", ["seeds.0: -1 must be at least 0"]),
+        ("[data]\nfraction = 0", ["data.fraction: 0.0 must be between 0.0001 and 1"]),
+        ("[data]\nmax_length = 256", ["data.overlap: 128 must be less than half of data.max_length"]),
+        ("[data]\ntrain = ''", ["data.train: must not be empty"]),
+        ("[data]\ntest = ' '", ["data.test: must not be empty"]),
+        ("[backbone]\nname = ''", ["backbone.name: must not be empty"]),
+        ("[[heads]]\nsize = 3", ["heads.0: a head needs a kind", "pool"]),
+        ("[[heads]]\nkind = 'pol'", ["heads.0.kind", "'pool'"]),
+        ("[[heads]]\nkind = 'pool'\n[[heads]]\nkind = 'compress'\nsise = 3", ["heads.1.sise", "size"]),
+        ("[[heads]]\nkind = 'compress'\nsize = 0", ["heads.0.size", "at least 1"]),
+        ("[[heads]]\nkind = 'pool'\nlearning_rate = -1", ["heads.0.learning_rate: -1.0 must be at least 0"]),
+        ("[finetune]\nhead = 'lst'", ["finetune.head.kind", "'last'"]),
+        # a rate here would be ignored: finetune.head_learning_rate is the one
+        ("[finetune]\nhead = {kind = 'last', learning_rate = 1e-3}", ["finetune.head.learning_rate"]),
+    ],
+)
+def test_an_impossible_value_is_refused(text, parts, written):
+    message = refusal(text, written)
+    assert message.startswith(str(written(text)))
+    for part in parts:
+        assert part in message
+    assert len(message) < 400
+
+
+@pytest.mark.parametrize("content", [b"a = ", b"\xff\xfe", b"x = " + b"[" * 3000, b"x = 1" + b"0" * 5000])
+def test_a_file_that_is_not_toml_is_refused(content, tmp_path):
+    path = tmp_path / "study.toml"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="not a TOML file") as caught:
+        load_recipe(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_and_a_directory_are_refused(tmp_path):
+    with pytest.raises(UserError, match="no such recipe; see recipes/"):
+        load_recipe(tmp_path / "none.toml")
+    with pytest.raises(UserError, match="cannot be read"):
+        load_recipe(tmp_path)
+
+
+HEADS = "[[heads]]\nkind = 'pool'\n[[heads]]\nkind = 'compress'\nsize = 386\n"
+
+
+@pytest.mark.parametrize(
+    ("setting", "path", "value"),
+    [
+        ("finetune.epochs=0.5", "finetune.epochs", 0.5),
+        ("finetune.epochs = 2", "finetune.epochs", 2.0),
+        ("finetune.train_layers=3", "finetune.train_layers", 3),
+        ("finetune.train_layers=all", "finetune.train_layers", "all"),
+        ("finetune.checkpoints=[0.3, 1]", "finetune.checkpoints", (0.3, 1.0)),
+        ("seeds=[3,4]", "seeds", (3, 4)),
+        ("seeds.0=7", "seeds", (7,)),
+        ("backbone.name=./models/my-encoder", "backbone.name", "./models/my-encoder"),
+        ('backbone.name="123"', "backbone.name", "123"),
+        ("title=Two words = one # title", "title", "Two words = one # title"),
+        ("title='a'\ntask = 'b'", "title", "'a'\ntask = 'b'"),  # one setting sets one key
+        ("data.tune=", "data.tune", ""),
+        ("heads.1.size=64", "heads.1", {"kind": "compress", "size": 64}),
+        ("heads.1.skip=true", "heads.1", {"kind": "compress", "size": 386, "skip": True}),
+        ("heads.0={kind='last'}", "heads.0", {"kind": "last"}),
+        ("heads=[]", "heads", ()),
+        ("finetune.head={kind='pool', weights='mean'}", "finetune.head", {"kind": "pool", "weights": "mean"}),
+        ("finetune.head.kind=pool", "finetune.head", {"kind": "pool"}),
+    ],
+)
+def test_a_setting_overrides_one_value(setting, path, value, written):
+    text = f"seeds = [1]\n{HEADS}"
+    found = load_recipe(written(text), [setting])
+    for name in path.split("."):
+        found = found[int(name)] if isinstance(found, tuple) else getattr(found, name)
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_settings_apply_in_order(written):
+    recipe = load_recipe(written(""), ["heads=[{kind='compress', size=1}]", "heads.0.size=2", "heads.0.size=3"])
+    assert recipe.heads == ({"kind": "compress", "size": 3},)
+
+
+@pytest.mark.parametrize(
+    ("setting", "part"),
+    [
+        ("epochs", "write it as key=value"),
+        ("=3", "write it as key=value"),
+        ("finetune.epoch=3", "finetune.epoch: unknown key; did you mean 'epochs'?"),
+        ("finetune.epochs=fast", "finetune.epochs: 'fast' is not a number"),
+        ("heads.2.size=64", "'2' is not the number of an entry; there are 2"),
+        ("heads.-1.size=64", "'-1' is not the number of an entry"),
+        ("heads.²=64", "'²' is not the number of an entry"),
+        ("heads.size=64", "'size' is not the number of an entry"),
+        ("title.x=1", "'title' is not a table"),
+        ("data.train.x=1", "data.train: {'x': 1} is not a string"),
+    ],
+)
+def test_a_wrong_setting_is_refused(setting, part, written):
+    assert part in refusal(f"title = 'x'\n{HEADS}", written, setting)
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+numbers = st.floats(0, 1e6) | st.integers(0, 1000)
+
+
+@given(
+    title=texts,
+    train=texts.filter(str.strip),
+    seeds=st.lists(st.integers(0, 2**40), min_size=1, max_size=4, unique=True),
+    epochs=numbers,
+    checkpoints=st.lists(st.floats(0, 10), max_size=3),
+    layers=st.integers(0, 24) | st.just("all"),
+    name=texts,
+    skip=st.booleans(),
+    paper=st.lists(st.dictionaries(texts, texts | st.floats(-1e9, 1e9) | st.integers(-9, 9), max_size=3), max_size=2),
+)
+def test_a_recipe_survives_the_way_to_toml_and_back(
+    title, train, seeds, epochs, checkpoints, layers, name, skip, paper
+):
+    recipe = from_table(
+        {
+            "title": title,
+            "seeds": seeds,
+            "data": {"train": train},
+            "finetune": {
+                "epochs": epochs,
+                "checkpoints": checkpoints,
+                "train_layers": layers,
+                "head": {"kind": "last"},
+            },
+            "heads": [{"kind": "compress", "skip": skip, "name": name, "learning_rate": 1e-5}, {"kind": "pool"}],
+            "paper": paper,
+        }
+    )
+    assert from_table(tomllib.loads(to_toml(recipe))) == recipe
+
+
+def test_the_written_recipe_holds_every_key():
+    table = tomllib.loads(to_toml(Recipe()))
+    flat = {f"{k}.{sub}" for k, v in table.items() if isinstance(v, dict) for sub in v}
+    assert flat | {k for k, v in table.items() if not isinstance(v, dict)} == set(toml.keys(Recipe))
+
+
+def test_a_recipe_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Recipe().title = "x"  # type: ignore[misc]
+
+
+def test_a_head_spec_is_the_architecture_alone():
+    assert head_spec("last") == {"kind": "last"}
+    assert head_spec({"kind": "pool", "name": "mine", "learning_rate": 1e-3, "weights": "mean"}) == {
+        "kind": "pool",
+        "weights": "mean",
+    }
+
+
+@pytest.mark.parametrize("cls", DATACLASSES, ids=lambda cls: cls.__name__)
+def test_every_field_is_documented_and_its_default_is_possible(cls):
+    meaning = documentation(cls)
+    for name, hint in typing.get_type_hints(cls, include_extras=True).items():
+        assert meaning[name].endswith("."), name
+        if not dataclasses.is_dataclass(hint):
+            default = getattr(cls(), name)
+            assert toml.convert(default, hint, name) == default
+
+
+def test_a_subclass_documents_its_own_default_anew():
+    assert documentation(module.BankRecipe)["learning_rate"] == "The peak learning rate."
+    assert documentation(module.FinetuneRecipe)["learning_rate"] == "The peak learning rate of the backbone."
+
+
+def test_the_page_of_the_recipe_is_up_to_date():
+    page = (ROOT / "docs" / "recipe.md").read_text(encoding="utf-8")
+    assert page == reference(), "run: python -m bertvision.recipe > docs/recipe.md"
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert len(rows) == len(list(toml.keys(Recipe))) + 2  # and what any head may have
+    assert all(row.replace(r"\|", "").count("|") == 5 for row in rows)
+    assert "| `learning_rate` | a number (at least 0) | `5e-05` | The peak learning rate of the backbone. |" in rows
+
+
+def test_bounds_and_types_in_words():
+    assert str(toml.Between(1)) == "at least 1"
+    assert str(toml.Between(0.01, 0.9)) == "between 0.01 and 0.9"
+    assert toml.type_name(tuple[int, ...]) == "a list, each a whole number"
