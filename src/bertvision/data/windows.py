@@ -13,6 +13,9 @@ from bertvision.errors import UserError
 
 logger = logging.getLogger("bertvision")
 
+LAST_SPACE = 0x3000  # the highest code of white space
+IS_SPACE = np.array([chr(code).isspace() for code in range(LAST_SPACE + 2)])
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
@@ -34,7 +37,9 @@ class Frame:
     def of(cls, tokenizer: Tokenizer) -> "Frame":
         """Reads the frame off one encoded pair, so that no family has to be known by name."""
         encoded = tokenizer.encode("a", "b")
-        owner = [-1 if special else sequence for special, sequence in zip(encoded.special_tokens_mask, encoded.sequence_ids)]
+        owner = [
+            -1 if special else sequence for special, sequence in zip(encoded.special_tokens_mask, encoded.sequence_ids)
+        ]
         if 0 not in owner or 1 not in owner or owner[0] != -1:
             raise UserError("this tokenizer does not frame a pair as [CLS] a [SEP] b [SEP]; choose another encoder")
         first, second = owner.index(0), owner.index(1)
@@ -44,7 +49,10 @@ class Frame:
         last = len(ids) - 1
         stretches = (0, first, min(after_first, last), second, min(after_second, last))
         return cls(
-            tuple(ids[:first]), tuple(ids[after_first:second]), tuple(ids[after_second:]), tuple(kinds[i] for i in stretches)
+            tuple(ids[:first]),
+            tuple(ids[after_first:second]),
+            tuple(ids[after_second:]),
+            tuple(kinds[i] for i in stretches),
         )  # type: ignore[arg-type]
 
 
@@ -98,11 +106,15 @@ def make_windows(tokenizer: Tokenizer, records: Sequence[Record], max_length: in
     frame = Frame.of(tokenizer)
     longest_question = (max_length - frame.size) // 2
     if longest_question < 1 or overlap >= max_length - frame.size - longest_question:
-        raise UserError(f"windows of {max_length} tokens with an overlap of {overlap} leave no room for the context")
+        raise UserError(
+            f"data.max_length: windows of {max_length} tokens that share {overlap} leave no room for the context; "
+            "make data.max_length larger or data.overlap smaller"
+        )
     context_of, contexts = _distinct([record.context for record in records])
     question_of, questions = _distinct([record.question for record in records])
-    question_ids = [ids for ids, _ in _encode(tokenizer, questions)]
-    context_ids, context_chars = _columns(_encode(tokenizer, contexts))
+    question_ids, _ = _encode(tokenizer, questions)
+    context_ids, context_chars = _encode(tokenizer, contexts)
+    context_chars = [_without_spaces(text, chars) for text, chars in zip(contexts, context_chars)]
     too_long = sum(len(ids) > longest_question for ids in question_ids)
     if too_long:
         logger.warning("%d questions are longer than %d tokens and were trimmed", too_long, longest_question)
@@ -110,13 +122,7 @@ def make_windows(tokenizer: Tokenizer, records: Sequence[Record], max_length: in
 
     question_sizes = np.array([len(ids) for ids in question_ids], dtype=np.int64)[question_of]  # (records,)
     context_sizes = np.array([len(ids) for ids in context_ids], dtype=np.int64)[context_of]
-    room = max_length - frame.size - question_sizes
-    steps = room - overlap
-    counts = 1 + np.maximum(0, -(-(context_sizes - room) // steps))  # windows per record
-    example = np.repeat(np.arange(len(records)), counts)
-    within = np.arange(len(example)) - np.repeat(np.cumsum(counts) - counts, counts)
-    begin = within * steps[example]  # first context token of the window
-    end = np.minimum(begin + room[example], context_sizes[example])
+    example, begin, end = _stretches(context_sizes, max_length - frame.size - question_sizes, overlap)
 
     ids, types = _assemble(frame, question_ids, context_ids, question_of[example], context_of[example], begin, end)
     context_at = len(frame.prefix) + question_sizes[example] + len(frame.middle)
@@ -144,16 +150,37 @@ def _distinct(texts: list[str]) -> tuple[NDArray[np.int64], list[str]]:
     return index, list(position)
 
 
-def _encode(tokenizer: Tokenizer, texts: list[str]) -> list[tuple[NDArray[np.int32], NDArray[np.int32]]]:
+def _stretches(sizes: NDArray, room: NDArray, overlap: int) -> tuple[NDArray, NDArray, NDArray]:
+    """Record, and first and end (exclusive) of the context tokens, of every window: (N,) each.
+
+    sizes: (records,) tokens of the context; room: (records,) how many of them a window can take.
+    """
+    steps = room - overlap
+    counts = 1 + np.maximum(0, -(-(sizes - room) // steps))  # windows per record
+    example = np.repeat(np.arange(len(sizes)), counts)
+    within = np.arange(len(example)) - np.repeat(np.cumsum(counts) - counts, counts)  # number within its record
+    begin = within * steps[example]
+    return example, begin, np.minimum(begin + room[example], sizes[example])
+
+
+def _encode(tokenizer: Tokenizer, texts: list[str]) -> tuple[list[NDArray[np.int32]], list[NDArray[np.int32]]]:
+    """Of each text the token ids (n,) and their character offsets (n, 2), without special tokens."""
     encoded = tokenizer.encode_batch(texts, add_special_tokens=False) if texts else []
-    return [
-        (np.array(item.ids, np.int32), np.array(item.offsets, np.int32).reshape(-1, 2))
-        for item in encoded
-    ]
+    ids = [np.array(item.ids, np.int32) for item in encoded]
+    return ids, [np.array(item.offsets, np.int32).reshape(-1, 2) for item in encoded]
 
 
-def _columns(encoded: list[tuple[NDArray, NDArray]]) -> tuple[list[NDArray], list[NDArray]]:
-    return [ids for ids, _ in encoded], [chars for _, chars in encoded]
+def _without_spaces(text: str, chars: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Offsets (n, 2) without white space at either end: many tokenizers count the space before a word to the word."""
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    space = np.append(IS_SPACE[np.minimum(codes, LAST_SPACE + 1)], False)
+    if not (space[chars[:, 0]].any() or space[chars[:, 1] - 1].any()):
+        return chars  # BERT's tokens never hold any
+    place = np.arange(len(space))
+    following = np.minimum.accumulate(np.where(space, len(text), place)[::-1])[::-1]  # first solid from here on
+    behind = np.maximum.accumulate(np.where(space, 0, place + 1))  # one behind the last solid up to here
+    begin = np.minimum(following[chars[:, 0]], chars[:, 1])
+    return np.stack([begin, np.maximum(behind[chars[:, 1] - 1], begin)], axis=1).astype(np.int32)
 
 
 def _assemble(

@@ -1,0 +1,214 @@
+"""The backbone: its states are the encoder's own, of every family, and neither padding nor company changes them."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel
+
+from bertvision import Backbone
+from bertvision.data.batches import Batch, collate
+from bertvision.data.squad import Record
+from bertvision.data.windows import make_windows
+from bertvision.errors import UserError
+from encoders import FAMILIES, save_tiny
+from real import minilm
+
+PAIRS = [
+    ("who was born in the old city?", "the king was born in the great city of the north."),
+    ("when?", "in the year 1066 the war began, and people from the world over were called to it. " * 2),
+    ("what is the river called", "a river"),
+]
+WITH_TYPES = {"bert", "electra", "albert"}
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def directory(family, tmp_path_factory):
+    return save_tiny(tmp_path_factory.mktemp(family), family)
+
+
+@pytest.fixture(scope="module")
+def backbone(directory):
+    return Backbone.load(str(directory))
+
+
+def pairs(*texts: tuple[str, str]) -> list[Record]:
+    return [Record(str(n), question, context, (), (), "", n) for n, (question, context) in enumerate(texts)]
+
+
+@pytest.fixture(scope="module")
+def windows(backbone):
+    return make_windows(backbone.tokenizer, pairs(*PAIRS))
+
+
+def batch_of(tokens: int, backbone: Backbone, rows: int = 1) -> Batch:
+    """Windows of exactly this length, of an ordinary token."""
+    ids = torch.full((rows, tokens), backbone.tokenizer.token_to_id("e"))
+    none = torch.zeros(rows, 2, dtype=torch.long)
+    return Batch(np.arange(rows), ids, torch.zeros_like(ids), torch.ones_like(ids, dtype=torch.bool), none)
+
+
+def test_it_knows_its_shape(backbone, directory):
+    assert (backbone.layers, backbone.width, backbone.longest) == (4, 32, 512)
+    assert backbone.pad == backbone.tokenizer.token_to_id(
+        "<pad>" if "<pad>" in backbone.tokenizer.get_vocab() else "[PAD]"
+    )
+    assert backbone.name == str(directory)
+    assert not backbone.training
+    assert {parameter.dtype for parameter in backbone.parameters()} == {torch.float32}
+
+
+@torch.no_grad()
+def test_states_are_the_hidden_states_of_transformers(backbone, windows, directory):
+    batch = collate(windows, np.arange(3), backbone.pad)
+    states = backbone(batch)
+    assert states.layers.shape == (3, backbone.layers, batch.ids.shape[1], backbone.width)
+    assert torch.equal(states.mask, batch.mask)
+    inputs = {"input_ids": batch.ids, "attention_mask": batch.mask.long()}
+    if backbone.model.config.model_type in WITH_TYPES:
+        inputs["token_type_ids"] = batch.types
+    reference = AutoModel.from_pretrained(directory).eval()(**inputs, output_hidden_states=True)
+    assert torch.equal(states.layers, torch.stack(reference.hidden_states, dim=1))
+    assert torch.equal(states.layers[:, -1], reference.last_hidden_state)
+
+
+@torch.no_grad()
+def test_layer_0_is_the_embedding_output(backbone, windows):
+    seen = []
+    embeddings = backbone.model.embeddings
+    project = getattr(backbone.model, "embeddings_project", None)  # ELECTRA
+    if project is None and hasattr(
+        backbone.model.encoder if hasattr(backbone.model, "encoder") else None, "embedding_hidden_mapping_in"
+    ):
+        project = backbone.model.encoder.embedding_hidden_mapping_in  # ALBERT
+    hook = (project or embeddings).register_forward_hook(lambda module, inputs, output: seen.append(output))
+    states = backbone(collate(windows, np.array([0]), backbone.pad))
+    hook.remove()
+    assert torch.equal(states.layers[:, 0], seen[0])
+
+
+@torch.no_grad()
+def test_reading_the_last_layer_gives_the_last_layer(backbone, windows):
+    batch = collate(windows, np.arange(3), backbone.pad)
+    last = backbone(batch, "last")
+    assert last.layers.shape == (3, 1, batch.ids.shape[1], backbone.width)
+    assert torch.equal(last.layers[:, 0], backbone(batch).layers[:, -1])
+
+
+@torch.no_grad()
+def test_padding_and_company_change_nothing(backbone, windows):
+    together = backbone(collate(windows, np.arange(3), backbone.pad)).layers
+    for row, length in enumerate(windows.lengths):
+        alone = backbone(collate(windows, np.array([row]), backbone.pad)).layers[0]
+        torch.testing.assert_close(together[row, :, :length], alone, atol=2e-6, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_token_types_reach_the_encoders_that_have_them(backbone, windows):
+    batch = collate(windows, np.array([0]), backbone.pad)
+    flipped = Batch(batch.index, batch.ids, 1 - batch.types, batch.mask, batch.targets)
+    changed = not torch.equal(backbone(batch).layers, backbone(flipped).layers)
+    assert changed == (backbone.model.config.model_type in WITH_TYPES)
+
+
+@torch.no_grad()
+def test_the_longest_window_runs_and_a_longer_one_does_not(backbone, family):
+    states = backbone(batch_of(backbone.longest, backbone))
+    assert states.layers.shape[2] == backbone.longest
+    assert bool(states.layers.isfinite().all())
+    if family != "deberta-v2":  # its positions are relative, so that it has no end of them
+        with pytest.raises((IndexError, RuntimeError)):
+            backbone(batch_of(backbone.longest + 1, backbone))
+
+
+def test_gradients_reach_the_embeddings(backbone, windows):
+    backbone(collate(windows, np.arange(2), backbone.pad), "last").layers.square().sum().backward()
+    gradient = backbone.model.embeddings.word_embeddings.weight.grad
+    assert gradient is not None
+    assert bool(gradient.abs().sum() > 0)
+    backbone.zero_grad(set_to_none=True)
+
+
+def test_an_encoder_with_all_positions_behind_the_padding(tmp_path):
+    found = Backbone.load(str(save_tiny(tmp_path, "roberta", max_position_embeddings=130)))
+    assert found.longest == 128
+
+
+def test_the_fingerprint_is_that_of_weights_and_tokenizer(tmp_path):
+    one = Backbone.load(str(save_tiny(tmp_path / "one", "bert")))
+    same = Backbone.load(str(save_tiny(tmp_path / "same", "bert")))
+    other = Backbone.load(str(save_tiny(tmp_path / "other", "bert", seed=1)))
+    before = one.fingerprint
+    assert len(before) == 64
+    assert before == one.fingerprint == same.fingerprint
+    assert before != other.fingerprint
+    make_windows(one.tokenizer, pairs(*PAIRS))
+    assert one.fingerprint == before  # use changes nothing
+    with torch.no_grad():
+        weight = one.model.encoder.layer[2].output.dense.bias
+        weight[7] = torch.nextafter(weight[7], torch.tensor(1.0))
+    assert one.fingerprint != before
+    same.tokenizer.add_tokens(["neologism"])
+    assert same.fingerprint != before
+
+
+def test_a_pooler_that_is_not_in_the_file_is_made_the_same_every_time(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    path = save_tiny(tmp_path, "bert") / "model.safetensors"
+    save_file({key: value for key, value in load_file(path).items() if "pooler" not in key}, path)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    one = Backbone.load(str(tmp_path)).fingerprint
+    assert torch.equal(before, torch.get_rng_state())  # and nobody else's random numbers change
+    torch.manual_seed(2)
+    assert Backbone.load(str(tmp_path)).fingerprint == one
+
+
+def test_loading_is_silent(tmp_path):
+    """In a process of its own: DeBERTa's module uses what torch deprecates, but only when it is first imported."""
+    save_tiny(tmp_path, "deberta-v2")
+    code = "import sys; from bertvision import Backbone; print(Backbone.load(sys.argv[1]).layers)"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code, str(tmp_path)], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("4\n", "")
+
+
+def test_transformers_keeps_its_own_verbosity(tmp_path):
+    from transformers.utils import logging
+
+    save_tiny(tmp_path, "bert")
+    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_info()
+    logging.enable_progress_bar()
+    try:
+        Backbone.load(str(tmp_path))
+        with pytest.raises(UserError):
+            Backbone.load(str(tmp_path / "none"))
+        assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == (logging.INFO, True)
+    finally:
+        logging.set_verbosity(before[0])
+        if not before[1]:
+            logging.disable_progress_bar()
+
+
+@torch.no_grad()
+def test_minilm():
+    found = minilm()
+    assert (found.layers, found.width, found.longest, found.pad) == (7, 384, 512, 0)
+    assert sum(parameter.numel() for parameter in found.parameters()) == 22_713_216
+    texts = ["The cat sits on the mat.", "A kitten is sitting on a rug.", "Interest rates rose sharply in March."]
+    windows = make_windows(found.tokenizer, pairs(*((text, "") for text in texts)))
+    batch = collate(windows, np.arange(3), found.pad)
+    states = found(batch)
+    assert states.layers.shape == (3, 7, int(windows.lengths.max()), 384)
+    weight = states.mask[..., None].float()
+    sentence = torch.nn.functional.normalize((states.layers[:, -1] * weight).sum(1) / weight.sum(1), dim=-1)  # (3, 384)
+    near, far = float(sentence[0] @ sentence[1]), float(sentence[0] @ sentence[2])
+    assert near > 0.5 > 0.3 > far  # it was trained to tell such sentences apart
