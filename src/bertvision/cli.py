@@ -159,7 +159,7 @@ def params(
 def sample(
     split: Annotated[str, typer.Argument(help="train, tune or test.")],
     out: Annotated[Path, typer.Argument(help="The JSON file to write.")],
-    questions: Annotated[int, typer.Option(min=1, help="How many questions.")] = 2400,
+    questions: Annotated[int, typer.Option(min=1, help="How many questions.")] = 3600,
 ) -> None:
     """Write the synthetic sample set as a SQuAD 2.0 file."""
     from bertvision.data.source import load_articles

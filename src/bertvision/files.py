@@ -3,7 +3,9 @@
 import errno
 import json
 import os
+import re
 import secrets
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +16,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from bertvision.errors import UserError
+
+try:
+    import fcntl
+except ImportError:  # Windows: there directories are not claimed
+    fcntl = None  # type: ignore[assignment]
+
+SCRATCH = re.compile(r"\..+\.(\d+-[0-9a-f]{8}|part)")  # names under which things are written before they are whole
+_claimed: dict[Path, int] = {}  # directory -> the open descriptor that holds its lock until this process ends
 
 
 @contextmanager
@@ -28,14 +38,50 @@ def replacing(path: Path) -> Iterator[Path]:
         scratch.chmod(mode)
         scratch.replace(path)
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            way_out = "the disk is full; make room and run the same command again, it goes on from here"
-        else:
-            way_out = f"cannot be written ({error.strerror or error}); choose another place"
-        raise UserError(f"{path}: {way_out}") from error
+        raise _unwritable(path, error) from error
     finally:
         with suppress(OSError):  # above all: there may be nothing to remove
             scratch.unlink()
+
+
+def _unwritable(path: Path, error: OSError) -> UserError:
+    if error.errno == errno.ENOSPC:
+        return UserError(f"{path}: the disk is full; make room and run the same command again, it goes on from here")
+    return UserError(f"{path}: cannot be written ({error.strerror or error}); choose another place")
+
+
+def claim(directory: Path) -> None:
+    """Makes `directory` and makes this process, until it ends, the only one at work in it; UserError if another is.
+
+    What an earlier process was writing when it was killed is removed.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        place = directory.resolve()
+        if place not in _claimed and fcntl is not None:
+            _claimed[place] = _lock(place)
+    except BlockingIOError:
+        raise UserError(f"{directory}: another process is at work here; wait for it, or choose another place") from None
+    except OSError as error:
+        raise _unwritable(directory, error) from error
+    for path in [path for path in directory.rglob(".*") if SCRATCH.fullmatch(path.name)]:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _lock(directory: Path) -> int:
+    """An open descriptor of `directory`, locked; the system lets go of it when the process ends, however it ends."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise
+    except OSError:  # a file system without locks: two processes at once are then the user's to avoid
+        pass
+    return descriptor
 
 
 def write_text(path: Path, text: str) -> None:
@@ -82,5 +128,19 @@ def _read(path: Path, what: str, read: Callable[[], Any]) -> Any:
         reason = f"is a directory, not a {what}" if path.is_dir() else f"cannot be read ({error.strerror or error})"
         raise UserError(f"{path}: {reason}") from None
     except (SafetensorError, KeyError, ValueError, RecursionError) as error:
-        way_out = "if this program made it, delete it to have it made again"
-        raise UserError(f"{path}: damaged, or not a {what} ({error}); {way_out}") from None
+        raise _damaged(path, what, error) from None
+
+
+@contextmanager
+def fitting(path: Path, what: str) -> Iterator[None]:
+    """What was read from `path` is put to use inside: that it does not fit then is the file's fault, a UserError."""
+    try:
+        yield
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise _damaged(path, what, error) from None
+
+
+def _damaged(path: Path, what: str, error: Exception) -> UserError:
+    reason = " ".join(str(error).split())[:200]
+    way_out = "if this program made it, delete it to have it made again"
+    return UserError(f"{path}: damaged, or not a {what} ({reason}); {way_out}")

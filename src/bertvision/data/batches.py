@@ -10,6 +10,7 @@ from torch import Tensor
 from bertvision.data.windows import Windows
 
 POOL = 64  # a bucket holds this many batches: enough to sort lengths together, few enough to keep the order random
+BLUR = 0.02  # lengths are sorted as if this much off, so that a small set too gets new company in every epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +85,14 @@ class BatchPlan:
         pool = self._limits[0] * POOL
         for start in range(0, len(order), pool):
             bucket = order[start : start + pool]
-            bucket = bucket[np.argsort(self._lengths[bucket], kind="stable")]
+            blurred = self._lengths[bucket] * random.uniform(1 - BLUR, 1 + BLUR, len(bucket))
+            bucket = bucket[np.argsort(blurred, kind="stable")]
             batches += cut(bucket, self._lengths, *self._limits)
         return [batches[i] for i in random.permutation(len(batches))]
 
 
 def cut(order: NDArray[np.int64], lengths: NDArray[np.int64], batch_size: int, batch_tokens: int) -> list[NDArray]:
-    """Cuts windows, sorted by length either way, into batches within both limits."""
+    """Cuts windows, more or less sorted by length, into batches within both limits."""
     batches, start, longest = [], 0, 0
     for end, length in enumerate(lengths[order].tolist()):
         longest = max(longest, length)

@@ -1,6 +1,6 @@
 """The sample set: reading comprehension in SQuAD 2.0 format, written by a program, to try everything out offline.
 
-A paragraph tells a few facts of two or three things of one kind, in varying words and order. A third of the questions
+A paragraph tells a few facts of one to three things of one kind, in varying words and order. A third of the questions
 have no answer, for one of three reasons, given as `why`:
 untold: the fact is not told of the thing;
 swapped: it is told of another thing of the paragraph, and every content word of the question stands in the paragraph;
@@ -20,10 +20,10 @@ SPLITS = tuple(names.BUCKETS)
 PARAGRAPHS = 5
 ANSWERABLE, UNANSWERABLE = 4, 2
 """Questions per paragraph."""
-OWN_WORDS = 0.45
-"""How often a question repeats the words of the text. Swapped ones always do; at this rate that gives nothing away."""
-WHY = ("swapped",) * 7 + ("untold",) * 7 + ("stranger",) * 6
-"""Why questions are unanswerable, in these proportions."""
+OWN_WORDS = 0.6
+"""How often a question repeats the words of the text. Swapped ones always do, so that it does not give the answer away."""
+WHY = ("swapped",) * 14 + ("untold",) * 4 + ("stranger",) * 3
+"""Why questions are unanswerable, in these proportions; `swapped` takes a paragraph with several things."""
 CLOSINGS = (
     "Nothing else is known for certain",
     "Other details are disputed",
@@ -118,13 +118,15 @@ def _article(split: str, seed: int, index: int) -> dict[str, Any]:
 
 
 def _things(kind: Kind, dice: Dice, split: str, used: set[str]) -> list[Thing]:
-    """Two or three things and which facts to tell of each: some of both, some of one alone."""
+    """One to three things and which facts to tell of each: where there are several, some of all, some of one alone."""
     facts = dice.shuffled(kind.facts)
-    if dice.chance(0.8):
-        common = dice.between(1, 2)
-        shares = [facts[:4], facts[4 - common : 8 - common]]
+    several = dice.between(1, 10)
+    if several <= 5:
+        shares = [facts[:5]]
+    elif several <= 9:
+        shares = [facts[:3], facts[2:5]]
     else:
-        shares = [facts[:3], facts[2:5], [facts[1], facts[5]]]
+        shares = [facts[:2], facts[1:3], facts[3:5]]
     things = []
     for share in shares:
         name, front = kind.named.draw(dice, split, used)
@@ -145,7 +147,7 @@ def _short_forms(kind: Kind, name: str) -> tuple[Forms, Forms]:
 def _write(kind: Kind, things: list[Thing], place: str, dice: Dice, split: str, used: set[str]) -> str:
     """The paragraph. Fills in `told` of the things."""
     text = ""
-    if dice.chance(0.5):
+    if len(things) > 1 and dice.chance(0.3):
         listed = [thing.name for thing in things]
         everything = f"{', '.join(listed[:-1])} and {listed[-1]}"
         text = _capital(dice.pick(kind.opening).replace("{N}", everything).replace("{place}", place)) + ". "
@@ -214,9 +216,10 @@ def _unanswerable(kind: Kind, things: list[Thing], dice: Dice, split: str, used:
     elsewhere = {fact: thing.told[fact] for thing, fact in told}
     swapped = [(thing, fact) for thing, fact in untold if fact in elsewhere]
     asked: dict[tuple[str, Fact], dict[str, Any]] = {}
+    choices = {"swapped": swapped, "untold": untold, "stranger": told}
     while len(asked) < UNANSWERABLE:
-        why = dice.pick(WHY)
-        thing, fact = dice.pick({"swapped": swapped, "untold": untold, "stranger": told}[why])
+        why = dice.pick(tuple(reason for reason in WHY if choices[reason]))
+        thing, fact = dice.pick(choices[why])
         name = _stranger(kind, thing, dice, split, used) if why == "stranger" else thing.name
         mistaken = thing.told.get(fact) or elsewhere.get(fact)
         if why == "swapped" or dice.chance(OWN_WORDS):

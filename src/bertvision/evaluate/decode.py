@@ -66,8 +66,8 @@ def independent(logits: Tensor, context_at: Tensor, context_end: Tensor, nbest: 
     """BERTVision's older rule: start and end argmax taken apart, over the context and [CLS].
 
     start > end, or either at [CLS], means "no answer". The window's score is the product of the two maxima (of
-    the probabilities; here its logarithm), and the best window wins. One candidate per window; null is +-inf, so
-    that a threshold does not move the decision.
+    the probabilities; here its logarithm), and the best window wins. A window bids once: with its one candidate, or
+    with its null score where it says "no answer"; the other of the two is -inf.
     """
     start, end = _inside(logits, context_at, context_end)
     start[:, 0], end[:, 0] = logits[:, 0, 0], logits[:, 0, 1]

@@ -66,11 +66,11 @@ class SpanPredictions:
             texts = [[""] * width for _ in rows]
             for place, row in enumerate(rows.values()):
                 for rank, entry in enumerate(row["nbest"]):
-                    texts[place][rank] = entry["text"]
+                    texts[place][rank] = entry["text"] + ""  # a TypeError unless it is a text
                     chars[place, rank] = entry["start"], entry["end"]
                     scores[place, rank] = entry["score"]
             doubts = np.array([row["no_answer_score"] for row in rows.values()], np.float64)
-        except (TypeError, KeyError, AttributeError) as error:
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise UserError(f"{where}: not a predictions file of this program ({error!r})") from None
         return cls(list(rows), texts, chars, scores, doubts)
 
@@ -101,7 +101,7 @@ class SpanCollector:
     def add(self, index: NDArray[np.int64], logits: Tensor) -> None:
         """Reduces the logits (B, S, 2) of the windows `index` (B,)."""
         rows = torch.from_numpy(index)
-        found = decode(logits, self.bounds[0][rows], self.bounds[1][rows], **self.options)
+        found = decode(logits.cpu(), self.bounds[0][rows], self.bounds[1][rows], **self.options)
         width = found.score.shape[1]
         self.tokens[index, :width, 0] = found.first
         self.tokens[index, :width, 1] = found.last
@@ -114,7 +114,8 @@ class SpanCollector:
         window, rank = np.nonzero(np.isfinite(self.scores))
         score = self.scores[window, rank].astype(np.float64)
         chars = self.windows.span_chars(window, self.tokens[window, rank, 0], self.tokens[window, rank, 1])
-        example = self.windows.example[window]
+        some = chars[:, 0] < chars[:, 1]  # a token may stand for white space alone, which is no answer
+        score, chars, example = score[some], chars[some], self.windows.example[window[some]]
 
         order = np.lexsort((chars[:, 1], chars[:, 0], -score, example))  # by question, best first, ties by place
         keys = np.column_stack([example, chars])[order]
@@ -143,4 +144,5 @@ class SpanCollector:
         null = np.full(len(self.records), start)
         merge.at(null, self.windows.example, self.nulls.astype(np.float64))
         null = np.clip(null, -CERTAIN, CERTAIN)
-        return np.clip(np.where(np.isfinite(best), null - best, CERTAIN), -CERTAIN, CERTAIN)
+        doubt = np.where(np.isfinite(best), null - best, CERTAIN)
+        return np.clip(np.nan_to_num(doubt, nan=CERTAIN), -CERTAIN, CERTAIN)  # not a number: a head that has burst

@@ -8,6 +8,7 @@ from typing import Any
 
 from bertvision.errors import UserError
 from bertvision.files import read_json
+from bertvision.report.paper import for_run
 from bertvision.report.summary import Row, summarise
 
 
@@ -16,7 +17,7 @@ class Study:
     """A study as its directory tells it, finished or not.
 
     rows: the summary of metrics.json. recipe: recipe.toml, parsed, and recipe_text as written. facts: study.json.
-    paper: published results. missing: one sentence for each thing that is not there yet.
+    paper: published results, as `for_run` gives them. missing: one sentence for each thing that is not there yet.
     """
 
     title: str
@@ -64,7 +65,7 @@ def read_study(directory: Path) -> Study:
         recipe=recipe,
         recipe_text=recipe_text or "",
         facts=facts,
-        paper=[*recipe.get("paper", []), *facts.get("paper", [])],
+        paper=for_run([*recipe.get("paper", []), *facts.get("paper", [])], recipe),
         missing=missing,
     )
 

@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from bertvision.report.paper import alone, beside, checkpoint_of, member_of
 from bertvision.report.summary import COSTS, Metric, Row, Spread, main_metric, metrics_of, summarise
 
 __all__ = ["Cell", "Grid", "console_table", "html_table", "markdown_table", "member_grid", "paper_grid", "summarise"]
@@ -52,8 +53,7 @@ def member_grid(
     costs: further numbers, shown as a plain mean. Columns without a value are left out.
     """
     metrics = [Metric(*metric) for metric in metrics] or metrics_of(rows)
-    published = {_paper_key(entry): entry for entry in paper}
-    beside = [published.get(_key(row), {}) for row in rows]
+    published = beside(rows, paper)
     columns = [_column("Epoch", (_epoch(row.checkpoint) for row in rows))]
     columns.append(_column("Member", (Cell(row.member) for row in rows)))
     if len({row.threshold_from for row in rows}) > 1:
@@ -62,25 +62,25 @@ def member_grid(
         columns.append(_column("Seeds", (Cell(str(len(row.seeds)), len(row.seeds)) for row in rows)))
     for metric in metrics:
         columns.append(_column(metric.label, (_score(row, metric) for row in rows)))
-        columns.append(_column(f"{metric.label}, paper", (_paper(entry, metric) for entry in beside)))
+        columns.append(_column(f"{metric.label}, paper", (_paper(entry, metric) for entry in published)))
         if metric == main_metric(metrics):
             columns.append(_column(f"Δ {metric.label}", (_difference(row, metric) for row in rows)))
     for cost in costs:
         if cost != THRESHOLD or any(row.threshold_from != "zero" for row in rows):
             columns.append(_column(cost.label, (_plain(row.scores.get(cost.key), cost.digits) for row in rows)))
+            columns.append(_column(f"{cost.label}, paper", (_paper(entry, cost) for entry in published)))
     return _grid(columns)
 
 
 def paper_grid(rows: Sequence[Row], metrics: Sequence[Metric], paper: Iterable[Mapping[str, Any]]) -> Grid | None:
     """Published results that no row of ours stands beside; None if there are none."""
-    ours = {_key(row) for row in rows}
-    alone = [entry for entry in paper if _paper_key(entry) not in ours]
-    shown = [metric for metric in metrics if any(metric.key in entry for entry in alone)]
-    if not alone or not shown:
+    apart = alone(rows, paper)
+    shown = [number for number in (*metrics, *COSTS) if any(number.key in entry for entry in apart)]
+    if not metrics or not shown:
         return None
-    columns = [_column("Epoch", (_epoch(_paper_key(entry)[0]) for entry in alone))]
-    columns.append(_column("Member", (Cell(_paper_key(entry)[1]) for entry in alone)))
-    columns += [_column(f"{metric.label}, paper", (_paper(entry, metric) for entry in alone)) for metric in shown]
+    columns = [_column("Epoch", (_epoch(checkpoint_of(entry)) for entry in apart))]
+    columns.append(_column("Member", (Cell(member_of(entry)) for entry in apart)))
+    columns += [_column(f"{number.label}, paper", (_paper(entry, number) for entry in apart)) for number in shown]
     return _grid(columns)
 
 
@@ -167,7 +167,7 @@ def _plain(spread: Spread | None, digits: int) -> Cell:
 
 def _paper(entry: Mapping[str, Any], metric: Metric) -> Cell:
     value = entry.get(metric.key)
-    return Cell(f"{value:z.{metric.digits}f}", value) if isinstance(value, int | float) else Cell(NOTHING)
+    return Cell(f"{value:z,.{metric.digits}f}", value) if isinstance(value, int | float) else Cell(NOTHING)
 
 
 def with_spread(spread: Spread, digits: int, sign: str = "") -> str:
@@ -178,15 +178,6 @@ def with_spread(spread: Spread, digits: int, sign: str = "") -> str:
 
 def _epoch(checkpoint: float | None) -> Cell:
     return Cell(NOTHING) if checkpoint is None else Cell(f"{checkpoint:g}", checkpoint)
-
-
-def _key(row: Row) -> tuple[float | None, str]:
-    return row.checkpoint, row.member
-
-
-def _paper_key(entry: Mapping[str, Any]) -> tuple[float | None, str]:
-    checkpoint = entry.get("checkpoint")
-    return round(checkpoint, 6) if isinstance(checkpoint, int | float) else None, str(entry.get("member", ""))
 
 
 def _word(column: int, grid: Grid) -> str:

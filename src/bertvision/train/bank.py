@@ -1,5 +1,6 @@
 """The bank: heads that compete, trained together on the same states, each with its own optimiser."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +11,8 @@ from torch import Tensor, nn
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.states import States
 from bertvision.data.batches import Batch, BatchPlan
-from bertvision.files import load_tensors, save_tensors
+from bertvision.errors import UserError
+from bertvision.files import fitting, load_tensors, save_tensors
 from bertvision.heads import Head, build_head, head_name
 from bertvision.recipe import BankRecipe, head_spec
 from bertvision.tasks import Dataset, Spans
@@ -27,7 +29,14 @@ class HeadBank(nn.Module):
     """
 
     def __init__(
-        self, entries: Sequence[Mapping[str, Any]], *, layers: int, width: int, task: str, outputs: int | None = None, seed: int = 0
+        self,
+        entries: Sequence[Mapping[str, Any]],
+        *,
+        layers: int,
+        width: int,
+        task: str,
+        outputs: int | None = None,
+        seed: int = 0,
     ) -> None:
         super().__init__()
         self.entries = [dict(entry) for entry in entries]
@@ -65,22 +74,35 @@ class HeadBank(nn.Module):
     def load(cls, path: Path) -> tuple["HeadBank", dict[str, Any]]:
         """A saved bank, in eval mode, and what was noted with it."""
         tensors, about = load_tensors(path, "bank of heads")
-        bank = cls(about["entries"], **about["shape"])
-        bank.load_state_dict(tensors)
+        with fitting(path, "bank of heads"):
+            bank = cls(about["entries"], **about["shape"])
+            bank.load_state_dict(tensors)
         return bank.eval(), about
 
 
 def unique_names(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The given name of each head, or a readable one from its options; equal ones are numbered."""
+    """The given name of each head, or a readable one from its options; those that are alike are numbered.
+
+    Alike are names that would be the same as the name of a file.
+    """
     names: list[str] = []
+    taken = {"backbone"}
     for entry in entries:
         name = base = str(entry.get("name") or head_name(head_spec(entry)))
+        if base.startswith("backbone + "):
+            raise UserError(f"heads: {base!r} is how an ensemble is called; give the head another name")
         number = 1
-        while name in names or name == "backbone":
+        while file_name(name).lower() in taken:
             number += 1
             name = f"{base} #{number}"
         names.append(name)
+        taken.add(file_name(name).lower())
     return names
+
+
+def file_name(member: str) -> str:
+    """A member's name as a file name: `backbone + pool` -> `backbone+pool`."""
+    return re.sub(r"[^\w=+.#-]+", "-", member.replace(" + ", "+"))
 
 
 def frozen_feed(backbone: Backbone, reads: Literal["all", "last"]) -> Callable[[Batch], States]:
@@ -92,6 +114,11 @@ def frozen_feed(backbone: Backbone, reads: Literal["all", "last"]) -> Callable[[
             return backbone(batch, reads)
 
     return feed
+
+
+def snapshot_of(path: Path) -> Path:
+    """Where the bank that is to be saved at `path` is kept while it trains."""
+    return path.with_suffix(".snapshot.safetensors")
 
 
 def train_bank(
@@ -108,11 +135,18 @@ def train_bank(
     journal: Journal,
     stage: str = "heads",
 ) -> HeadBank:
-    """Trains all heads of the bank on a frozen backbone in the same passes and saves them at `path`."""
-    if path.exists():
-        return HeadBank.load(path)[0]
-    limits = {"batch_size": recipe.batch_size, "batch_tokens": recipe.batch_tokens}
-    plan = BatchPlan(train.windows.lengths, epochs=recipe.epochs, seed=seed, **limits)
+    """Trains all heads of the bank on a frozen backbone in the same passes and saves them at `path`.
+
+    Goes on where an earlier run was killed. With the bank are noted: the seconds of each head and of the feed, why
+    heads were dropped, and `identity`, what the training depended on beside the seed.
+    """
+    plan = BatchPlan(
+        train.windows.lengths,
+        epochs=recipe.epochs,
+        batch_size=recipe.batch_size,
+        batch_tokens=recipe.batch_tokens,
+        seed=seed,
+    )
     learners = [
         Learner(
             name,
@@ -132,7 +166,7 @@ def train_bank(
         frozen_feed(backbone, bank.reads),
         pad=backbone.pad,
         seed=seed,
-        snapshot=path.with_suffix(".snapshot.safetensors"),
+        snapshot=snapshot_of(path),
         identity=identity,
         snapshot_seconds=snapshot_seconds,
         journal=journal,

@@ -11,13 +11,15 @@ from bertvision.backbone import trained
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.tuning import Tuning, apply, is_added, set_attention_dropout
 from bertvision.data.batches import BatchPlan
-from bertvision.files import load_tensors, save_tensors
+from bertvision.files import fitting, load_tensors, save_tensors
 from bertvision.heads import Head, build_head
 from bertvision.recipe import FinetuneRecipe, head_spec
 from bertvision.tasks import Dataset, Spans
 from bertvision.train.learner import Learner, fold
 from bertvision.train.loop import Loop
 from bertvision.train.progress import Journal
+
+SNAPSHOT = "finetune.snapshot.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +38,37 @@ class Checkpoint:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         trained.save(backbone.model, tuning, unfinished / "backbone.safetensors")
-        save_tensors(unfinished / "head.safetensors", head.state_dict(), about)
+        save_tensors(unfinished / self._head.name, head.state_dict(), about)
         unfinished.rename(self.directory)
 
+    def about(self) -> dict[str, Any]:
+        """What was noted when it was saved: head, epoch, step, seconds, seed, identity."""
+        return load_tensors(self._head, "head")[1]
+
     def load(self, task: Spans, name: str) -> tuple[Backbone, Head, dict[str, Any]]:
-        """The tuned backbone, its head, both in eval mode, and what was noted when it was saved."""
+        """The tuned backbone and its head, both in eval mode, and `about`."""
         backbone = Backbone.load(name)
         trained.load(backbone.model, self.directory / "backbone.safetensors")
-        tensors, about = load_tensors(self.directory / "head.safetensors", "head")
-        head = build_head(about["head"], layers=backbone.layers, width=backbone.width, task=task.name, outputs=task.outputs)
-        head.load_state_dict(tensors)
+        tensors, about = load_tensors(self._head, "head")
+        with fitting(self._head, "head"):
+            head = make_head(about["head"], backbone, task)
+            head.load_state_dict(tensors)
         return backbone.eval(), head.eval(), about
+
+    @property
+    def _head(self) -> Path:
+        return self.directory / "head.safetensors"
 
 
 def checkpoint_epochs(recipe: FinetuneRecipe) -> list[float]:
     """The epochs at which there are checkpoints: those asked for that are reached, and the end."""
-    return sorted({epoch for epoch in recipe.checkpoints if epoch < recipe.epochs} | {recipe.epochs})
+    epochs = {epoch for epoch in recipe.checkpoints if epoch < recipe.epochs} | {recipe.epochs}
+    return sorted({float(f"{epoch:g}") for epoch in epochs})  # as in file names: 0.1 + 0.2 is 0.3
+
+
+def planned_checkpoints(directory: Path, recipe: FinetuneRecipe) -> dict[float, Checkpoint]:
+    """{epoch: the checkpoint that tuning leaves, or has left, in `directory`}"""
+    return {epoch: Checkpoint(directory / f"checkpoint-{epoch:g}") for epoch in checkpoint_epochs(recipe)}
 
 
 def finetune(
@@ -67,9 +84,7 @@ def finetune(
     journal: Journal,
 ) -> dict[float, Checkpoint]:
     """Tunes `backbone` in place as the recipe says; {epoch: checkpoint}. Goes on where an earlier run was killed."""
-    checkpoints = {epoch: Checkpoint(directory / f"checkpoint-{epoch:g}") for epoch in checkpoint_epochs(recipe)}
-    if all(checkpoint.done for checkpoint in checkpoints.values()):
-        return checkpoints
+    checkpoints = planned_checkpoints(directory, recipe)
     tuning = Tuning(recipe.train_layers, recipe.adapters, recipe.lora)
     set_attention_dropout(backbone.model, recipe.attention_dropout)
     apply(backbone.model, tuning, seed)
@@ -83,11 +98,11 @@ def finetune(
         seed=seed,
     )
     learner = _joint_learner(backbone, head, recipe, len(plan), seed)
-    marks = {plan.steps_at(epoch): epoch for epoch in checkpoints}
+    marks = {epoch: plan.steps_at(epoch) for epoch in checkpoints}  # with little data, several may be at one step
+    marks[max(marks)] = len(plan)
 
     def save_checkpoint(step: int) -> None:
-        epoch = marks.get(step)
-        if epoch is not None and not checkpoints[epoch].done:
+        for epoch in [epoch for epoch, mark in marks.items() if mark == step and not checkpoints[epoch].done]:
             seconds = loop.feed_seconds + learner.seconds
             about = {"head": spec, "epoch": epoch, "step": step, "seconds": seconds, "seed": seed, "identity": identity}
             checkpoints[epoch].save(backbone, tuning, head, about)
@@ -102,7 +117,7 @@ def finetune(
         lambda batch: backbone(batch, head.reads),
         pad=backbone.pad,
         seed=seed,
-        snapshot=directory / "finetune.snapshot.safetensors",
+        snapshot=directory / SNAPSHOT,
         identity=identity,
         snapshot_seconds=snapshot_seconds,
         journal=journal,
@@ -115,7 +130,7 @@ def finetune(
     return checkpoints
 
 
-def make_head(spec: dict[str, Any], backbone: Backbone, task: Spans, seed: int) -> Head:
+def make_head(spec: dict[str, Any], backbone: Backbone, task: Spans, seed: int = 0) -> Head:
     """A new head for this backbone; its starting values come from `seed` alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

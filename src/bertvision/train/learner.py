@@ -3,7 +3,7 @@
 import hashlib
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -14,7 +14,7 @@ from bertvision.data.batches import Batch
 from bertvision.errors import UserError
 from bertvision.heads import Head
 from bertvision.recipe import Training
-from bertvision.train.optim import make_optimizer, make_schedule
+from bertvision.train.optim import Group, make_optimizer, make_schedule
 
 
 class Task(Protocol):
@@ -32,8 +32,8 @@ def fold(*parts: object) -> int:
 class Learner:
     """Trains one head. With `backbone`, the states it is given carry gradients and the backbone moves along.
 
-    rates: learning rate of the head, of the backbone, and of what tuning added to it (adapters).
-    seconds: time spent learning so far; stopped: why it no longer learns, or "".
+    rate: learning rate of the head. backbone: its parameters that move, by name; groups: the same ones with a
+    learning rate each. seconds: time spent learning so far. stopped: why it no longer learns, or "".
     """
 
     def __init__(
@@ -46,49 +46,64 @@ class Learner:
         seed: int,
         rate: float,
         backbone: Mapping[str, nn.Parameter] | None = None,
-        groups: list[tuple[float, Mapping[str, nn.Parameter]]] | None = None,
+        groups: Sequence[Group] = (),
     ) -> None:
         self.name, self.head, self.clip, self.seed = name, head, training.clip, seed
-        self.backbone = dict(backbone or {})
+        self.joint = backbone is not None
         self.named = {f"head.{key}": p for key, p in head.named_parameters()}
-        self.named |= {f"backbone.{key}": p for key, p in self.backbone.items()}
-        self.optimizer = make_optimizer([(rate, dict(head.named_parameters())), *(groups or [])], training)
+        self.named |= {f"backbone.{key}": p for key, p in (backbone or {}).items()}
+        self.optimizer = make_optimizer([(rate, dict(head.named_parameters())), *groups], training)
         self.schedule = make_schedule(training, steps)
         self.seconds = 0.0
         self.loss = math.nan
         self.stopped = ""
 
     def learn(self, states: States, batch: Batch, task: Task, step: int) -> None:
-        """One optimiser step on one batch."""
+        """One optimiser step on one batch; none, ever again, once loss or gradient are no longer finite."""
         if self.stopped:
             return
         began = time.perf_counter()
-        torch.manual_seed(fold(self.seed, self.name, step))  # the head's own dropout
-        loss = task.loss(self.head(states if self.backbone else states.detach()), batch)
-        self.loss = loss.item()
+        loss = self._loss(states, batch, task, step)
         if math.isfinite(self.loss):
             self._update(loss, step)
         else:
-            self.stopped = f"its loss became {self.loss} at step {step}; a lower learning rate may help"
-            self.optimizer.zero_grad()
-            if self.backbone:
-                raise UserError(f"finetune: {self.stopped}")
+            self._stop("loss", self.loss, step)
         self.seconds += time.perf_counter() - began
+
+    @torch.no_grad()
+    def judge(self, states: States, batch: Batch, task: Task, step: int) -> None:
+        """Stops if the loss is not finite, without learning: the last update has no step after it to show its harm."""
+        if not self.stopped and not math.isfinite(float(self._loss(states, batch, task, step))):
+            self._stop("loss", self.loss, step)
+
+    def _loss(self, states: States, batch: Batch, task: Task, step: int) -> Tensor:
+        torch.manual_seed(fold(self.seed, self.name, step))  # the head's own dropout
+        loss = task.loss(self.head(states if self.joint else states.detach()), batch)
+        self.loss = loss.item()
+        return loss
 
     def _update(self, loss: Tensor, step: int) -> None:
         loss.backward()
-        if self.clip:
-            nn.utils.clip_grad_norm_(self.named.values(), self.clip)
-        factor = self.schedule(step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["peak"] * factor
-        self.optimizer.step()
+        norm = nn.utils.get_total_norm([p.grad for p in self.named.values() if p.grad is not None])
+        if norm.isfinite():
+            if self.clip:
+                nn.utils.clip_grads_with_norm_(self.named.values(), self.clip, norm)
+            factor = self.schedule(step)
+            for group in self.optimizer.param_groups:
+                group["lr"] = group["peak"] * factor
+            self.optimizer.step()
+        else:
+            self._stop("gradient", norm.item(), step)
         self.optimizer.zero_grad()
+
+    def _stop(self, what: str, value: float, step: int) -> None:
+        self.stopped = f"its {what} became {value} at step {step}; a lower learning rate may help"
+        if self.joint:
+            raise UserError(f"finetune: {self.stopped}")
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a step changes, by name: parameters, buffers, the optimiser's moments."""
-        tensors = {f"now.{key}": p.detach() for key, p in self.named.items()}
-        tensors |= {f"now.head.{key}": b for key, b in self.head.named_buffers()}
+        tensors = {f"now.{key}": value.detach() for key, value in self._values().items()}
         for key, parameter in self.named.items():
             for moment, value in self.optimizer.state.get(parameter, {}).items():
                 tensors[f"{moment}.{key}"] = value
@@ -96,10 +111,13 @@ class Learner:
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes back what `state` gave."""
-        own = self.named | {f"head.{key}": b for key, b in self.head.named_buffers()}
+        values = self._values()
         for full, value in tensors.items():
             kind, _, key = full.partition(".")
             if kind == "now":
-                own[key].data.copy_(value)
+                values[key].data.copy_(value)
             else:
                 self.optimizer.state[self.named[key]][kind] = value.clone()
+
+    def _values(self) -> dict[str, Tensor]:
+        return self.named | {f"head.{key}": buffer for key, buffer in self.head.named_buffers()}

@@ -22,6 +22,7 @@ class Loop:
 
     feed: batch -> States. snapshot: the file that holds everything needed to go on; identity: what must be equal
     for it to be used. at_step(step) is called when `step` batches are done, before any snapshot of that step.
+    feed_seconds: time spent in the feed so far, earlier runs included.
     """
 
     def __init__(
@@ -54,6 +55,8 @@ class Loop:
         with torch.random.fork_rng(devices=[]), self.journal.stage(stage, sum(tokens), sum(tokens[:done])) as progress:
             for step in range(done, len(self.plan)):
                 self._step(step)
+                if step + 1 == len(self.plan):
+                    self._judge(step + 1)
                 progress.advance(tokens[step], self._status(step + 1))
                 self.at_step(step + 1)
                 if time.monotonic() - saved >= pause and step + 1 < len(self.plan):
@@ -67,23 +70,39 @@ class Loop:
         self.snapshot.unlink(missing_ok=True)
 
     def _step(self, step: int) -> None:
+        batch, states = self._states(step)
+        for learner in self.learners:
+            before = learner.stopped
+            learner.learn(states, batch, self.task, step)
+            self._tell(learner, before)
+
+    @torch.no_grad()
+    def _judge(self, step: int) -> None:
+        """Looks at the last batch once more: what the last update has done must show before anything is kept."""
+        batch, states = self._states(step - 1)
+        for learner in self.learners:
+            before = learner.stopped
+            learner.judge(states, batch, self.task, step)
+            self._tell(learner, before)
+
+    def _states(self, step: int) -> tuple[Batch, States]:
         batch = collate(self.windows, self.plan[step], self.pad)
         began = time.perf_counter()
         torch.manual_seed(fold(self.seed, "backbone", step))  # the backbone's dropout
         states = self.feed(batch)
         self.feed_seconds += time.perf_counter() - began
-        for learner in self.learners:
-            before = learner.stopped
-            learner.learn(states, batch, self.task, step)
-            if learner.stopped != before:
-                self.journal.note(f"{learner.name} is dropped: {learner.stopped}")
+        return batch, states
+
+    def _tell(self, learner: Learner, before: str) -> None:
+        if learner.stopped != before:
+            self.journal.note(f"{learner.name} is dropped: {learner.stopped}")
 
     def _status(self, step: int) -> dict[str, object]:
         losses = {learner.name: round(learner.loss, 4) for learner in self.learners if not learner.stopped}
         return {"step": step, "of": len(self.plan), "loss": losses}
 
     def _save(self, step: int) -> None:
-        tensors = {f"{place}.{key}": value for place, one in enumerate(self.learners) for key, value in one.state().items()}
+        tensors = {f"{place}.{key}": v for place, one in enumerate(self.learners) for key, v in one.state().items()}
         about = {
             "step": step,
             "identity": self.identity,
@@ -98,8 +117,8 @@ class Loop:
         if not self.snapshot.exists():
             return 0
         tensors, about = load_tensors(self.snapshot, "snapshot")
-        if about["identity"] != self.identity:
-            self.journal.note(f"{self.snapshot.name} belongs to other settings and is not used")
+        if about.get("identity") != self.identity:
+            self.journal.note(f"{self.snapshot.name} belongs to other data or settings and is not used")
             return 0
         for place, learner in enumerate(self.learners):
             prefix = f"{place}."

@@ -8,16 +8,18 @@ from torch import nn
 
 from bertvision.recipe import Training
 
+Group = tuple[float, Mapping[str, nn.Parameter]]  # (peak learning rate, {name: parameter})
 
-def make_optimizer(groups: Iterable[tuple[float, Mapping[str, nn.Parameter]]], training: Training) -> torch.optim.Optimizer:
-    """Adam or AdamW over (learning rate, {name: parameter}) groups. Vectors (biases, LayerNorms) are never decayed.
+
+def make_optimizer(groups: Iterable[Group], training: Training) -> torch.optim.Optimizer:
+    """Adam or AdamW over groups with a learning rate each. Biases and vectors (LayerNorms) are never decayed.
 
     Every group keeps its peak rate as `peak`; a schedule's factor times it is the rate of a step.
     """
     parts = []
     for rate, named in groups:
         for decayed in (True, False):
-            chosen = [p for p in named.values() if (p.ndim > 1) == decayed]
+            chosen = [parameter for name, parameter in named.items() if _decays(name, parameter) is decayed]
             if chosen:
                 decay = training.weight_decay if decayed else 0.0
                 parts.append({"params": chosen, "lr": rate, "peak": rate, "weight_decay": decay})
@@ -25,8 +27,12 @@ def make_optimizer(groups: Iterable[tuple[float, Mapping[str, nn.Parameter]]], t
     return kind(parts, fused=True)
 
 
+def _decays(name: str, parameter: nn.Parameter) -> bool:
+    return parameter.ndim > 1 and name.rpartition(".")[2] != "bias"  # a bias per layer is a matrix, but still a bias
+
+
 def make_schedule(training: Training, steps: int) -> Callable[[int], float]:
-    """The factor of the learning rate at step 0 … steps - 1."""
+    """The factor of the learning rate at step 0 … steps - 1: up in equal steps during the warm-up, then down to 0."""
     warm = round(training.warmup * steps) if training.warmup < 1 else int(training.warmup)
 
     def factor(step: int) -> float:
@@ -38,9 +44,14 @@ def make_schedule(training: Training, steps: int) -> Callable[[int], float]:
     return factor
 
 
+def _restarts(done: float, restarts: int) -> float:
+    within = round(done * restarts, 9) % 1.0  # rounded, for a cosine begins where the last one ends, not a hair before
+    return 0.5 * (1 + math.cos(math.pi * within)) if done < 1 else 0.0
+
+
 SHAPES: dict[str, Callable[[float, int], float]] = {
     "constant": lambda done, restarts: 1.0,
     "linear": lambda done, restarts: 1.0 - done,
     "cosine": lambda done, restarts: 0.5 * (1 + math.cos(math.pi * done)),
-    "restarts": lambda done, restarts: 0.5 * (1 + math.cos(math.pi * (done * restarts % 1.0))) if done < 1 else 0.0,
+    "restarts": _restarts,
 }

@@ -3,13 +3,14 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from bertvision.backbone.backbone import Backbone
 from bertvision.data.batches import by_length, collate
+from bertvision.errors import UserError
 from bertvision.heads import Head
 from bertvision.recipe import EvaluateRecipe
 from bertvision.tasks import Dataset, Spans
@@ -41,9 +42,10 @@ def predict(
     collectors = {name: task.collector(dataset, options) for name in [*members, *ensembles]}
     spent = dict.fromkeys(collectors, 0.0)
     shared = 0.0
-    reads = "all" if any(head.reads == "all" for head in members.values()) else "last"
+    reads: Literal["all", "last"] = "all" if any(head.reads == "all" for head in members.values()) else "last"
     windows = dataset.windows
-    backbone.eval()
+    for part in (backbone, *members.values()):
+        part.eval()
     with journal.stage(stage, int(windows.lengths.sum())) as progress:
         for index in by_length(windows.lengths, options.batch_tokens):
             began = time.perf_counter()
@@ -54,7 +56,7 @@ def predict(
             for name, collector in collectors.items():
                 began = time.perf_counter()
                 if name in members:
-                    logits[name] = members[name].eval()(states)
+                    logits[name] = _finite(name, members[name](states))
                 else:
                     logits[name] = task.blend([logits[part] for part in ensembles[name]], batch)
                 collector.add(index, logits[name])
@@ -65,3 +67,9 @@ def predict(
         {name: collector.finish() for name, collector in collectors.items()},
         {name: shared + seconds for name, seconds in alone.items()},
     )
+
+
+def _finite(name: str, logits: Tensor) -> Tensor:
+    if not logits.isfinite().all():
+        raise UserError(f"{name}: its logits are not finite; train it again with a lower learning rate")
+    return logits

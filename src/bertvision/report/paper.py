@@ -1,0 +1,71 @@
+"""Published results: which of ours each of them stands beside.
+
+An entry is a plain table of a recipe: checkpoint, member, and any numbers that a score row has, costs included.
+member = "ensemble" means the ensemble of that checkpoint, whichever members it blends. A table of a paper may need
+several runs, one per tuning plan: `when` gives the settings of the run an entry belongs to, as they follow --set
+("finetune.train_layers=6 finetune.adapters=0"), and `label` the paper's name for that run.
+"""
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bertvision import toml
+from bertvision.errors import UserError
+from bertvision.report.summary import Row
+
+Entry = Mapping[str, Any]
+Key = tuple[float | None, str]  # checkpoint, member
+
+
+def for_run(paper: Iterable[Entry], recipe: Mapping[str, Any]) -> list[Entry]:
+    """The entries as one run sees them: those of another run are called after it, so that they match no member here."""
+    return [entry if _holds(str(entry.get("when", "")), recipe) else _of_another_run(entry) for entry in paper]
+
+
+def beside(rows: Sequence[Row], paper: Iterable[Entry]) -> list[Entry]:
+    """For each row the entry that it is to be compared with, or an empty one."""
+    published = {_key(entry): entry for entry in paper}
+    return [next((published[key] for key in _keys(row) if key in published), {}) for row in rows]
+
+
+def alone(rows: Sequence[Row], paper: Iterable[Entry]) -> list[Entry]:
+    """The entries that no row stands beside."""
+    ours = {key for row in rows for key in _keys(row)}
+    return [entry for entry in paper if _key(entry) not in ours]
+
+
+def checkpoint_of(entry: Entry) -> float | None:
+    """The epoch a published result belongs to, rounded as those of rows are."""
+    value = entry.get("checkpoint")
+    return round(value, 6) if isinstance(value, int | float) else None
+
+
+def member_of(entry: Entry) -> str:
+    """The member a published result belongs to."""
+    return str(entry.get("member", ""))
+
+
+def _holds(when: str, recipe: Mapping[str, Any]) -> bool:
+    """Whether a run has these settings: laid over its recipe, they change nothing."""
+    changed = copy.deepcopy(dict(recipe))
+    try:
+        for setting in when.split():
+            toml.lay_over(changed, setting)
+    except UserError:  # the recipe has no such place, as `finetune.head.form` where the head is just a kind
+        return False
+    return changed == recipe
+
+
+def _of_another_run(entry: Entry) -> Entry:
+    return {**entry, "member": f"{member_of(entry)}, {entry.get('label') or entry['when']}"}
+
+
+def _key(entry: Entry) -> Key:
+    return checkpoint_of(entry), member_of(entry)
+
+
+def _keys(row: Row) -> list[Key]:
+    """Under which names a result for this row may be published, the most exact first."""
+    names = [row.member, "ensemble"] if row.role == "ensemble" else [row.member]
+    return [(row.checkpoint, name) for name in names]

@@ -1,0 +1,251 @@
+"""Encoders that cannot be loaded say why in one line, and an encoder of the hub is fetched once."""
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from bertvision.backbone.backbone import Backbone
+from bertvision.errors import UserError
+from encoders import save_tiny
+
+
+@pytest.fixture
+def encoder(tmp_path) -> Path:
+    return save_tiny(tmp_path / "encoder", "bert")
+
+
+def refused(name: object) -> str:
+    with pytest.raises(UserError) as caught:
+        Backbone.load(str(name))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 500
+    return message
+
+
+def test_a_directory_may_be_relative_or_in_the_home(encoder, monkeypatch):
+    monkeypatch.chdir(encoder.parent)
+    monkeypatch.setenv("HOME", str(encoder.parent))
+    assert (
+        Backbone.load("encoder").layers == Backbone.load("./encoder").layers == Backbone.load("~/encoder").layers == 4
+    )
+
+
+def test_no_such_directory(tmp_path):
+    assert refused(tmp_path / "none") == (
+        f"{tmp_path / 'none'}: no such directory; name one with config.json and *.safetensors, or an alias: minilm"
+    )
+    assert "no such directory" in refused("./none")
+
+
+def test_no_configuration(encoder):
+    (encoder / "config.json").unlink()
+    assert "no config.json" in refused(encoder)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt"])
+def test_weights_that_could_run_code_are_not_read(name, encoder):
+    (encoder / "model.safetensors").unlink()
+    torch.save({"x": torch.zeros(2)}, encoder / name)
+    assert "no *.safetensors" in refused(encoder)
+
+
+def test_weights_under_another_name(encoder):
+    (encoder / "model.safetensors").rename(encoder / "adapter.safetensors")
+    assert "model.safetensors" in refused(encoder)
+
+
+@pytest.mark.parametrize("content", ["", "hello", "3", "null", "[1]", "{}", '{"model_type": "zzz"}', "\ud800"])
+def test_a_configuration_that_is_nonsense(content, encoder):
+    (encoder / "config.json").write_bytes(content.encode("utf-8", "surrogatepass"))
+    assert refused(encoder).startswith(f"{encoder}: cannot be loaded: ")
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"hidden_size": "x"}, "hidden_size"),
+        ({"hidden_size": -4}, "-4"),
+        ({"num_attention_heads": 5}, "attention heads"),
+        ({"hidden_act": "nope"}, "KeyError 'nope'"),
+        ({"hidden_size": 64}, "has not the shape that config.json says"),
+        ({"num_hidden_layers": 5}, "32 weights that config.json asks for are missing, first encoder.layer.3.attention"),
+        ({"model_type": "distilbert"}, "weights that config.json asks for are missing"),
+    ],
+)
+def test_a_configuration_that_does_not_fit(change, part, encoder):
+    path = encoder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    assert part in refused(encoder)
+
+
+def test_fewer_layers_than_the_file_holds_is_a_choice(encoder):
+    path = encoder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 2}))
+    assert Backbone.load(str(encoder)).layers == 3
+
+
+@pytest.mark.parametrize("keep", [0, 5, 1000, -1])
+def test_a_truncated_weight_file(keep, encoder):
+    path = encoder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    assert "its weight file is damaged or incomplete" in refused(encoder)
+
+
+def test_a_missing_weight_is_never_random(encoder):
+    path = encoder / "model.safetensors"
+    weights = load_file(path)
+    del weights["encoder.layer.1.output.dense.weight"]
+    save_file(weights, path)
+    message = refused(encoder)
+    assert "1 weights that config.json asks for are missing, first encoder.layer.1.output.dense.weight" in message
+
+
+def test_weights_saved_with_a_head_are_found(encoder):
+    """Checkpoints of whole models put the encoder's name before its weights, and have no pooler."""
+    plain = Backbone.load(str(encoder)).model.state_dict()
+    save_file(
+        {f"bert.{key}": value.clone() for key, value in plain.items() if "pooler" not in key},
+        encoder / "model.safetensors",
+    )
+    found = Backbone.load(str(encoder)).model.state_dict()
+    assert all(torch.equal(found[key], plain[key]) for key in plain if "pooler" not in key)
+
+
+def test_half_precision_weights_become_fp32(encoder):
+    path = encoder / "model.safetensors"
+    save_file({key: value.half() for key, value in load_file(path).items()}, path)
+    assert {parameter.dtype for parameter in Backbone.load(str(encoder)).parameters()} == {torch.float32}
+
+
+def test_a_missing_tokenizer_is_never_made_up(encoder):
+    for path in [*encoder.glob("*token*"), *encoder.glob("vocab*")]:
+        path.unlink()
+    assert "tokenizer.json is missing or belongs to another encoder" in refused(encoder)
+
+
+def test_the_tokenizer_of_another_encoder(encoder, tmp_path):
+    other = save_tiny(tmp_path / "other", "bert", vocab_size=100)
+    assert "knows 156 tokens and its encoder 100" in refused(other)
+    other = save_tiny(tmp_path / "larger", "bert", vocab_size=1000)
+    assert "knows 156 tokens and its encoder 1000" in refused(other)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"model": 3}'])
+def test_a_broken_tokenizer(content, encoder):
+    (encoder / "tokenizer.json").write_text(content)
+    assert refused(encoder).startswith(f"{encoder}: ")
+
+
+def test_padding_and_truncation_of_the_file_are_switched_off(encoder):
+    from tokenizers import Tokenizer
+
+    path = str(encoder / "tokenizer.json")
+    tokenizer = Tokenizer.from_file(path)
+    tokenizer.enable_padding(length=128)
+    tokenizer.enable_truncation(128)
+    tokenizer.save(path)
+    loaded = Backbone.load(str(encoder)).tokenizer
+    assert loaded.padding is None
+    assert loaded.truncation is None
+    assert len(loaded.encode("the city " * 200).ids) == 402
+
+
+def test_an_encoder_with_a_decoder_is_none(tmp_path):
+    from transformers import AutoConfig, AutoModel
+
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "vocab_size": 50}
+    AutoModel.from_config(AutoConfig.for_model("bart", **sizes, **heads)).save_pretrained(tmp_path)
+    assert "a 'bart' model is not an encoder" in refused(tmp_path)
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """As much of a hub as a client needs: the list of a model's files, and the files."""
+
+    directory: Path
+    commit = "0" * 40
+
+    def do_GET(self) -> None:
+        name = self.path.split("?")[0].rsplit("/", 1)[-1]
+        if self.path.startswith("/api/models/someone/encoder/tree/"):
+            entries = [
+                {"type": "file", "path": p.name, "size": p.stat().st_size, "oid": "0"} for p in self.directory.iterdir()
+            ]
+            self.answer(json.dumps(entries).encode())
+        elif self.path.startswith("/api/models/someone/encoder/"):
+            files = [{"rfilename": path.name} for path in self.directory.iterdir()]
+            self.answer(json.dumps({"id": "someone/encoder", "sha": self.commit, "siblings": files}).encode())
+        elif self.path.startswith("/someone/encoder/resolve/") and (self.directory / name).is_file():
+            self.answer((self.directory / name).read_bytes())
+        elif self.path == "/":
+            self.answer(b"")
+        else:
+            self.send_error(404)
+
+    do_HEAD = do_GET
+
+    def answer(self, content: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("ETag", f'"{hash(content):x}"')
+        self.send_header("X-Repo-Commit", self.commit)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+def test_an_encoder_of_the_hub_is_fetched_once(encoder, tmp_path):
+    (encoder / "pytorch_model.bin").write_bytes(b"never fetched")
+    Hub.directory = encoder
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    code = """
+import sys
+from bertvision import Backbone
+from bertvision.errors import UserError
+for name in sys.argv[1:]:
+    try:
+        print(Backbone.load(name).fingerprint)
+    except UserError as error:
+        print(error)
+"""
+    settings = {
+        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+        "HF_HOME": str(tmp_path / "hub"),
+        "HF_HUB_DISABLE_XET": "1",
+        "NO_PROXY": "127.0.0.1",
+    }
+
+    def load(*names: str) -> list[str]:
+        command = [sys.executable, "-c", code, *names]
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | settings)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    try:
+        found, unknown = load("someone/encoder", "someone/else")
+    finally:
+        server.shutdown()
+        server.server_close()
+    expected = Backbone.load(str(encoder)).fingerprint
+    assert found == expected
+    assert unknown.startswith("someone/else: neither a directory nor in the hub (")
+    assert not list((tmp_path / "hub").rglob("*.bin"))
+    found, unknown = load("someone/encoder", "someone/else")  # now without the hub
+    assert found == expected
+    assert unknown == (
+        "someone/else: neither a directory nor in the hub's cache, and the hub cannot be reached; "
+        "name a local directory, or an alias: minilm"
+    )
