@@ -1,27 +1,51 @@
 """The command line: one thin function per verb, each a wrapper over something importable."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from bertvision import __version__
 from bertvision.errors import UserError
 
-app = typer.Typer(
-    help="Fine-tuned quality for a fraction of the fine-tuning: tiny heads on all layers of an encoder.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-data_app = typer.Typer(help="Make the sample set; fetch and verify SQuAD; show statistics.", no_args_is_help=True)
+UsageError: Any = typer.BadParameter.__base__  # what a wrong option or argument raises; typer does not export it
+INTERRUPTED = 130  # what typer makes of Ctrl-C
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+data_app = typer.Typer()
 app.add_typer(data_app, name="data")
 
 RecipePath = Annotated[Path, typer.Argument(help="A recipe in TOML; see recipes/.")]
-Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Overrides one value of the recipe.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Overrides one value of the recipe.")
+]
 Out = Annotated[Path | None, typer.Option("--out", help="Directory of the run; runs/<recipe's name> if not given.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print results as JSON, and nothing else, on stdout.")]
+
+
+@app.callback(invoke_without_command=True)
+def top(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False
+) -> None:
+    """Fine-tuned quality for a fraction of the fine-tuning: tiny heads on all layers of an encoder."""
+    if version:
+        print(f"bertvision {__version__}")
+        raise typer.Exit
+    _help_without_verb(context)
+
+
+@data_app.callback(invoke_without_command=True)
+def data(context: typer.Context) -> None:
+    """Make the sample set; fetch and verify SQuAD; show statistics."""
+    _help_without_verb(context)
+
+
+def _help_without_verb(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 def _study(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bool = False) -> Any:
@@ -71,11 +95,15 @@ def train(recipe: RecipePath, settings: Settings = None, out: Out = None, as_jso
 @app.command()
 def evaluate(
     run: Annotated[Path, typer.Argument(help="A run's directory, or a predictions file {question id: answer}.")],
-    data: Annotated[str, typer.Option(help="What to score on: a SQuAD file or sample:…; the run's test set if not given.")] = "",
+    data: Annotated[
+        str, typer.Option(help="What to score on: a SQuAD file or sample:…; the run's test set if not given.")
+    ] = "",
     checkpoint: Annotated[float | None, typer.Option(help="Epoch of the checkpoint; the last if not given.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed; the first if not given.")] = None,
     member: Annotated[str, typer.Option(help="Only this member.")] = "",
-    no_answer_scores: Annotated[Path | None, typer.Option(help="With a predictions file: {question id: score}.")] = None,
+    no_answer_scores: Annotated[
+        Path | None, typer.Option(help="With a predictions file: {question id: score}.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Scores of every member of a run on any data, or official scores of a predictions file."""
@@ -94,20 +122,27 @@ def evaluate(
 
 
 @app.command()
-def report(run: Annotated[Path, typer.Argument(help="A run's directory.")]) -> None:
+def report(run: Annotated[Path, typer.Argument(help="A run's directory.")], as_json: AsJson = False) -> None:
     """Tables and plots again, from the files of a run, finished or not."""
     from bertvision.report.page import write_report
     from bertvision.train.study import Study
 
-    _print_table(Study.open(run, quiet=True).rows())
-    print(f"report: {write_report(run)}")
+    rows = Study.open(run, quiet=True).rows()
+    page = write_report(run)
+    if as_json:
+        print(json.dumps(rows))
+        return
+    _print_table(rows)
+    print(f"report: {page}")
 
 
 @app.command()
 def heads(
     layers: Annotated[int, typer.Option(help="Layers of the backbone, embedding output included.")] = 7,
     width: Annotated[int, typer.Option(help="Width of the backbone.")] = 384,
-    backbone: Annotated[str, typer.Option(help="Take layers and width from this architecture, e.g. bert-large-uncased.")] = "",
+    backbone: Annotated[
+        str, typer.Option(help="Take layers and width from this architecture, e.g. bert-large-uncased.")
+    ] = "",
     task: Annotated[str, typer.Option(help="spans, labels or score.")] = "spans",
     outputs: Annotated[int, typer.Option(help="Classes, for labels.")] = 2,
     as_json: AsJson = False,
@@ -133,7 +168,9 @@ def heads(
 
 @app.command()
 def params(
-    backbone: Annotated[str, typer.Option(help="An architecture known offline, or a directory with config.json.")] = "minilm",
+    backbone: Annotated[
+        str, typer.Option(help="An architecture known offline, or a directory with config.json.")
+    ] = "minilm",
     train_layers: Annotated[str, typer.Option(help="`all`, or the number of last blocks that train.")] = "all",
     adapters: Annotated[int, typer.Option(help="Size of Houlsby adapters, 0 = none.")] = 0,
     lora: Annotated[int, typer.Option(help="Rank of LoRA, 0 = none.")] = 0,
@@ -152,14 +189,15 @@ def params(
         print(json.dumps(table))
         return
     for key, value in table.items():
-        print(f"{key:20} {value:,}" if isinstance(value, int) else f"{key:20} {value}")
+        shown = f"{value:,}" if isinstance(value, int) else f"{value:.4f}" if isinstance(value, float) else value
+        print(f"{key:22} {shown}")
 
 
 @data_app.command()
 def sample(
     split: Annotated[str, typer.Argument(help="train, tune or test.")],
     out: Annotated[Path, typer.Argument(help="The JSON file to write.")],
-    questions: Annotated[int, typer.Option(min=1, help="How many questions.")] = 3600,
+    questions: Annotated[int, typer.Option(min=1, help="How many questions.")] = 3000,
 ) -> None:
     """Write the synthetic sample set as a SQuAD 2.0 file."""
     from bertvision.data.source import load_articles
@@ -193,8 +231,11 @@ def fetch(
 ) -> None:
     """Download an official SQuAD file and verify its size and sha256."""
     from bertvision.data.source import fetch_official
+    from bertvision.report.terminal import download_bar
 
-    print(fetch_official(name, directory))
+    with download_bar(name) as progress:
+        path = fetch_official(name, directory, progress=progress)
+    print(path)
 
 
 def _layers(text: str) -> Any:
@@ -207,7 +248,7 @@ def _head(text: str) -> dict[str, Any]:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise UserError(f"--head {text}: not JSON ({error}); for example '{{\"kind\":\"compress\",\"size\":64}}'") from None
+        raise UserError(f'--head {text}: not JSON ({error}); for example \'{{"kind":"compress","size":64}}\'') from None
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
@@ -221,17 +262,25 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
 def main() -> None:
     """Runs the command line; what is the user's to mend is one line and exit code 2."""
     try:
-        app()
-    except UserError as error:
-        sys.exit(_complain(str(error)))
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from here", file=sys.stderr)
-        sys.exit(130)
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+    except (UserError, UsageError) as error:
+        code = _complain(str(error) if isinstance(error, UserError) else f"{error.format_message()} (try --help)")
+    except BrokenPipeError:  # who reads our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
     except OSError as error:
         if error.filename is None and error.errno is None:
             raise
         reason = error.strerror or str(error)
-        sys.exit(_complain(f"{error.filename}: {reason}" if error.filename else reason))
+        code = _complain(f"{error.filename}: {reason}" if error.filename else reason)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
+            raise
+        code = _complain("out of memory; lower batch_tokens in the recipe, the same command then goes on from here")
+    if code == INTERRUPTED:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+    sys.exit(code)
 
 
 def _complain(text: str) -> int:

@@ -91,8 +91,8 @@ class FinetuneRecipe(Training):
     lora: Count = 0
     """Rank of LoRA matrices on the attention's queries and values; 0 = none (needs the `lora` extra)."""
     attention_dropout: Annotated[float, Between(0, 1)] = 0.0
-    """Dropout of attention weights. At 0 fused kernels can run: on a CPU tuning is several times faster. All other dropout
-    is the encoder's own; the papers' encoders have 0.1 here."""
+    """Dropout of attention weights. At 0 fused kernels can run: on a CPU tuning is several times faster. All other
+    dropout is the encoder's own; the papers' encoders have 0.1 here."""
     head: str | dict = "last"
     """The head trained jointly with the backbone: a kind, or a table such as `{kind = "attend", form = "dot"}`."""
 

@@ -206,46 +206,44 @@ class Hub(http.server.BaseHTTPRequestHandler):
         pass
 
 
+# Asked twice in one process: with a hub, and once more when the line on stdin says that it is gone.
+ASK = """
+import sys
+from bertvision import Backbone
+from bertvision.errors import UserError
+for _ in range(2):
+    for name in ("someone/encoder", "someone/else"):
+        try:
+            print(Backbone.load(name).fingerprint, flush=True)
+        except UserError as error:
+            print(error, flush=True)
+    sys.stdin.readline()
+"""
+
+
 def test_an_encoder_of_the_hub_is_fetched_once(encoder, tmp_path):
     (encoder / "pytorch_model.bin").write_bytes(b"never fetched")
     Hub.directory = encoder
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    code = """
-import sys
-from bertvision import Backbone
-from bertvision.errors import UserError
-for name in sys.argv[1:]:
-    try:
-        print(Backbone.load(name).fingerprint)
-    except UserError as error:
-        print(error)
-"""
     settings = {
         "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
         "HF_HOME": str(tmp_path / "hub"),
         "HF_HUB_DISABLE_XET": "1",
         "NO_PROXY": "127.0.0.1",
     }
-
-    def load(*names: str) -> list[str]:
-        command = [sys.executable, "-c", code, *names]
-        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | settings)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()
-
-    try:
-        found, unknown = load("someone/encoder", "someone/else")
-    finally:
-        server.shutdown()
-        server.server_close()
-    expected = Backbone.load(str(encoder)).fingerprint
-    assert found == expected
-    assert unknown.startswith("someone/else: neither a directory nor in the hub (")
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen([sys.executable, "-c", ASK], env=os.environ | settings, **pipes) as process:
+        try:
+            found, unknown = process.stdout.readline(), process.stdout.readline()
+        finally:
+            server.shutdown()
+            server.server_close()
+        found_again, still_unknown, *_ = process.communicate("\n\n")[0].splitlines()
+    assert found.strip() == found_again == Backbone.load(str(encoder)).fingerprint
     assert not list((tmp_path / "hub").rglob("*.bin"))
-    found, unknown = load("someone/encoder", "someone/else")  # now without the hub
-    assert found == expected
-    assert unknown == (
+    assert unknown.startswith("someone/else: neither a directory nor in the hub (")
+    assert still_unknown == (
         "someone/else: neither a directory nor in the hub's cache, and the hub cannot be reached; "
         "name a local directory, or an alias: minilm"
     )

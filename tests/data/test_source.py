@@ -28,7 +28,7 @@ from bertvision.errors import UserError
 @pytest.mark.parametrize(
     ("source", "questions"),
     [
-        ("sample:train", 3600),
+        ("sample:train", 3000),
         ("sample:tune", 400),
         ("sample:test", 800),
         ("sample:train:7", 7),

@@ -2,11 +2,12 @@
 
 import hashlib
 import inspect
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from tokenizers import Tokenizer
 from torch import nn
+from transformers import PreTrainedModel
 
 from bertvision.backbone.loading import find_encoder, load_model, load_tokenizer
 from bertvision.backbone.states import States
@@ -19,12 +20,12 @@ class Backbone(nn.Module):
     layers: L, embedding output included. width: H. pad: the id that fills padding. longest: most tokens in a window.
     """
 
-    def __init__(self, model: nn.Module, tokenizer: Tokenizer, name: str) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: Tokenizer, name: str) -> None:
         super().__init__()
         self.model = model
         self.tokenizer = tokenizer
         self.name = name
-        config: Any = model.config
+        config = model.config
         self.layers = int(config.num_hidden_layers) + 1
         self.width = int(config.hidden_size)
         self.pad = int(getattr(config, "pad_token_id", 0) or 0)
@@ -65,9 +66,9 @@ class Backbone(nn.Module):
         return States(torch.stack([*below, output.last_hidden_state], dim=1), batch.mask)  # (B, L, S, H)
 
 
-def _positions(model: nn.Module) -> int:
+def _positions(model: PreTrainedModel) -> int:
     """Most tokens the encoder has positions for. Tables with a padding row, as RoBERTa's, count from behind it."""
-    table = int(getattr(model.config, "max_position_embeddings", 0) or 1 << 30)  # type: ignore[arg-type]
+    table = int(getattr(model.config, "max_position_embeddings", 0) or 1 << 30)
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
             return table - module.padding_idx - 1

@@ -4,12 +4,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from tokenizers import Tokenizer
-from torch import nn
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel
+from transformers.utils import logging
 
 from bertvision.backbone import packaged
 from bertvision.errors import UserError
@@ -56,10 +56,8 @@ def _fetch_from_hub(name: str) -> Path:
         ) from None
 
 
-def load_model(directory: Path, name: str) -> Any:
+def load_model(directory: Path, name: str) -> PreTrainedModel:
     """The encoder in a directory, in fp32. name: what the user called it."""
-    from transformers import AutoModel
-
     with _for_user(name), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # parts a checkpoint lacks (often the pooler) are made the same way every time
         model, report = AutoModel.from_pretrained(
@@ -84,8 +82,6 @@ def load_model(directory: Path, name: str) -> Any:
 
 def load_tokenizer(directory: Path, name: str, vocabulary: int) -> Tokenizer:
     """The fast tokenizer beside an encoder that knows `vocabulary` tokens; it neither pads nor truncates."""
-    from transformers import AutoTokenizer
-
     with _for_user(name):
         loaded = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
     if not getattr(loaded, "is_fast", False):
@@ -103,8 +99,8 @@ def load_tokenizer(directory: Path, name: str, vocabulary: int) -> Tokenizer:
     return tokenizer
 
 
-def _check_encoder(model: nn.Module, name: str) -> None:
-    config: Any = model.config
+def _check_encoder(model: PreTrainedModel, name: str) -> None:
+    config = model.config
     known = all(hasattr(config, needed) for needed in ("num_hidden_layers", "hidden_size", "vocab_size"))
     if not known or getattr(config, "is_encoder_decoder", False):
         raise UserError(f"{name}: a {config.model_type!r} model is not an encoder this program can tap; choose another")
@@ -113,8 +109,6 @@ def _check_encoder(model: nn.Module, name: str) -> None:
 @contextmanager
 def _for_user(name: str) -> Iterator[None]:
     """Keeps transformers silent meanwhile, and turns whatever it makes of the files into a UserError."""
-    from transformers.utils import logging
-
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -14,7 +14,7 @@ from bertvision.data.squad import check_articles, read_articles
 from bertvision.errors import UserError, nearest
 from bertvision.files import replacing
 
-SAMPLE_SIZES = {"train": 3600, "tune": 400, "test": 800}
+SAMPLE_SIZES = {"train": 3000, "tune": 400, "test": 800}
 SAMPLE_SEED = 1
 HUB_NAMES = {"squad": "rajpurkar/squad", "squad_v2": "rajpurkar/squad_v2"}
 HUB_SPLITS = ("train", "validation")

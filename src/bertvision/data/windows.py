@@ -27,7 +27,7 @@ class Frame:
     prefix: tuple[int, ...]
     middle: tuple[int, ...]
     suffix: tuple[int, ...]
-    types: tuple[int, int, int, int, int]
+    types: tuple[int, ...]
 
     @property
     def size(self) -> int:
@@ -53,7 +53,7 @@ class Frame:
             tuple(ids[after_first:second]),
             tuple(ids[after_second:]),
             tuple(kinds[i] for i in stretches),
-        )  # type: ignore[arg-type]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,16 +171,19 @@ def _encode(tokenizer: Tokenizer, texts: list[str]) -> tuple[list[NDArray[np.int
 
 
 def _without_spaces(text: str, chars: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Offsets (n, 2) without white space at either end: many tokenizers count the space before a word to the word."""
+    """Offsets (n, 2) without white space at either end: many tokenizers count the space before a word to the word.
+
+    A token of white space alone begins where the next word does and ends where the last one did, so that a span that
+    begins or ends with it is trimmed as well.
+    """
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     space = np.append(IS_SPACE[np.minimum(codes, LAST_SPACE + 1)], False)
     if not (space[chars[:, 0]].any() or space[chars[:, 1] - 1].any()):
         return chars  # BERT's tokens never hold any
     place = np.arange(len(space))
-    following = np.minimum.accumulate(np.where(space, len(text), place)[::-1])[::-1]  # first solid from here on
-    behind = np.maximum.accumulate(np.where(space, 0, place + 1))  # one behind the last solid up to here
-    begin = np.minimum(following[chars[:, 0]], chars[:, 1])
-    return np.stack([begin, np.maximum(behind[chars[:, 1] - 1], begin)], axis=1).astype(np.int32)
+    following = np.minimum.accumulate(np.where(space, len(text), place)[::-1])[::-1]  # the first solid from here on
+    behind = np.append(0, np.maximum.accumulate(np.where(space, 0, place + 1)))  # just behind the last solid before
+    return np.stack([following[chars[:, 0]], behind[chars[:, 1]]], axis=1).astype(np.int32)
 
 
 def _assemble(

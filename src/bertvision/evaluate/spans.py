@@ -69,7 +69,7 @@ class SpanPredictions:
                     texts[place][rank] = entry["text"] + ""  # a TypeError unless it is a text
                     chars[place, rank] = entry["start"], entry["end"]
                     scores[place, rank] = entry["score"]
-            doubts = np.array([row["no_answer_score"] for row in rows.values()], np.float64)
+            doubts = np.array([float(row["no_answer_score"]) for row in rows.values()])
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise UserError(f"{where}: not a predictions file of this program ({error!r})") from None
         return cls(list(rows), texts, chars, scores, doubts)
@@ -141,8 +141,7 @@ class SpanCollector:
         # The question is unanswerable if every window says so, hence the least null score; under the independent
         # rule windows bid against each other, and the highest bid counts.
         merge, start = (np.minimum, np.inf) if self.rule == "joint" else (np.maximum, -np.inf)
+        bids = np.nan_to_num(self.nulls.astype(np.float64), nan=CERTAIN, posinf=CERTAIN, neginf=-CERTAIN)
         null = np.full(len(self.records), start)
-        merge.at(null, self.windows.example, self.nulls.astype(np.float64))
-        null = np.clip(null, -CERTAIN, CERTAIN)
-        doubt = np.where(np.isfinite(best), null - best, CERTAIN)
-        return np.clip(np.nan_to_num(doubt, nan=CERTAIN), -CERTAIN, CERTAIN)  # not a number: a head that has burst
+        merge.at(null, self.windows.example, bids)
+        return np.clip(np.where(np.isfinite(best), null - best, CERTAIN), -CERTAIN, CERTAIN)

@@ -50,7 +50,7 @@ def compose(study: Study, metrics: Sequence[Metric] = ()) -> Report:
     """The report of a study, one part per threshold kind. metrics: what to show; by default the scores there are."""
     metrics = [Metric(*metric) for metric in metrics] or metrics_of(study.rows)
     sources = dict.fromkeys(str(entry["source"]) for entry in study.paper if entry.get("source"))
-    notes = [LEGEND, *([f"Paper: {'; '.join(sources)}."] if sources else [])]
+    notes = [LEGEND, *study.chosen, *([f"Paper: {'; '.join(sources)}."] if sources else [])]
     parts = []
     for kind, rows in rows_by_kind(study.rows).items() if metrics else ():
         title = KINDS.get(kind, f"Threshold: {kind}" if kind else "Scores")

@@ -18,6 +18,7 @@ class Study:
 
     rows: the summary of metrics.json. recipe: recipe.toml, parsed, and recipe_text as written. facts: study.json.
     paper: published results, as `for_run` gives them. missing: one sentence for each thing that is not there yet.
+    chosen: one sentence for each ensemble whose parts differ from cell to cell, saying what they are.
     """
 
     title: str
@@ -27,6 +28,7 @@ class Study:
     facts: Mapping[str, Any]
     paper: list[Mapping[str, Any]]
     missing: list[str]
+    chosen: list[str]
 
     def synthetic(self) -> bool:
         """Whether any of the data was made by a program: as study.json labels it, or as the recipe asks for."""
@@ -57,8 +59,8 @@ def read_study(directory: Path) -> Study:
     elif not facts.get("finished"):
         missing.append("The study has not finished.")
     rows = summarise(metrics or [])
-    missing += unscored(rows, recipe)
     facts = facts or {}
+    missing += unscored(rows, recipe, facts.get("dropped", []))
     return Study(
         title=str(recipe.get("title") or directory.resolve().name),
         rows=rows,
@@ -67,11 +69,33 @@ def read_study(directory: Path) -> Study:
         facts=facts,
         paper=for_run([*recipe.get("paper", []), *facts.get("paper", [])], recipe),
         missing=missing,
+        chosen=chosen_parts(metrics or []),
     )
 
 
-def unscored(rows: Sequence[Row], recipe: Mapping[str, Any]) -> list[str]:
-    """Sentences on what the recipe asks for and the rows do not have: seeds, checkpoints, heads."""
+def chosen_parts(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What ensembles that were chosen on the tuning set turned out to be, checkpoint by checkpoint.
+
+    metrics: score rows; `parts` of an ensemble's row names its members.
+    """
+    found: dict[str, dict[float, dict[str, None]]] = {}  # member -> checkpoint -> parts, in order
+    for row in metrics:
+        if row.get("parts") and row["parts"] != row.get("member"):
+            points = found.setdefault(str(row.get("member")), {})
+            points.setdefault(row.get("checkpoint", 0.0), {})[str(row["parts"])] = None
+    return [
+        f"{member}, chosen on the tuning set: "
+        + "; ".join(f"at epoch {point:g} {' or '.join(parts)}" for point, parts in sorted(points.items()))
+        + "."
+        for member, points in found.items()
+    ]
+
+
+def unscored(rows: Sequence[Row], recipe: Mapping[str, Any], dropped: Sequence[Mapping[str, Any]] = ()) -> list[str]:
+    """Sentences on what the recipe asks for and the rows do not have: seeds, checkpoints, heads.
+
+    dropped: heads whose training broke off, {"seed", "checkpoint", "member", "why"}.
+    """
     if not rows:
         return ["metrics.json holds no scores yet: no member has been evaluated."]
     result = []
@@ -83,13 +107,17 @@ def unscored(rows: Sequence[Row], recipe: Mapping[str, Any]) -> list[str]:
         mine = [row for row in rows if seed in row.seeds]
         if absent := [f"{point:g}" for point in wanted if point not in {row.checkpoint for row in mine}]:
             result.append(f"Not scored yet: {_counted('checkpoint', absent)} of seed {seed}.")
-        heads = len(recipe.get("heads", []))
         for point in dict.fromkeys(row.checkpoint for row in mine):
+            if point is None:
+                continue
+            lost = [one for one in dropped if (one.get("seed"), one.get("checkpoint")) == (seed, point)]
+            for one in lost:
+                why = f"{one.get('member')} ({one.get('why')})"
+                result.append(f"Dropped at checkpoint {point:g} of seed {seed}: {why}.")
+            heads = len(recipe.get("heads", []))
             found = {row.member for row in mine if row.checkpoint == point and row.role == "head"}
-            if len(found) < heads and point is not None:
-                result.append(
-                    f"Not scored yet: {heads - len(found)} of {heads} heads at checkpoint {point:g} of seed {seed}."
-                )
+            if (left := heads - len(found) - len(lost)) > 0:
+                result.append(f"Not scored yet: {left} of {heads} heads at checkpoint {point:g} of seed {seed}.")
     return result
 
 

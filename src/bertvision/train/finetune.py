@@ -152,5 +152,3 @@ def _joint_learner(backbone: Backbone, head: Head, recipe: FinetuneRecipe, steps
         backbone=moving,
         groups=[(rate, own), (recipe.adapter_learning_rate or rate, added)],
     )
-
-

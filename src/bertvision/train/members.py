@@ -52,20 +52,23 @@ def load_members(checkpoint: Checkpoint, bank_path: Path, task: Spans, name: str
 
 
 def score_rows(
-    members: Members, found: Pass, task: Spans, dataset: Dataset, tuned: Mapping[str, float]
+    members: Members, found: Pass, task: Spans, dataset: Dataset, tuned: Mapping[str, float], best_pair: str = ""
 ) -> Iterator[dict[str, Any]]:
     """Rows of scores of a pass over `dataset`: every member at the thresholds its task reports.
 
     tuned: {member: the threshold chosen for it elsewhere}; a member without one is scored at zero alone.
+    best_pair: the ensemble that goes by the name of ENSEMBLE; `parts` says what any of them consists of.
     """
     for name, predictions in found.predictions.items():
         parts = members.pairs.get(name, (name,))
+        called = {"member": name, "role": BACKBONE if name == BACKBONE else "head"}
+        if name in members.pairs:
+            called = {"member": ENSEMBLE if name == best_pair else name, "role": "ensemble", "parts": name}
         for origin, threshold in task.thresholds(tuned.get(name, 0.0)):
             if origin == "tune" and name not in tuned:
                 continue
             yield {
-                "member": name,
-                "role": "ensemble" if name in members.pairs else BACKBONE if name == BACKBONE else "head",
+                **called,
                 "threshold": threshold,
                 "threshold_from": origin,
                 **task.scores(predictions, dataset, threshold),
@@ -75,18 +78,14 @@ def score_rows(
             }
 
 
-def report_rows(members: Members, tune: Pass, test: Pass, task: Spans, data: Mapping[str, Dataset]) -> list[dict[str, Any]]:
-    """The rows of a study: scored on test, with thresholds, and the one ensemble to report, chosen on tune."""
+def report_rows(
+    members: Members, tune: Pass, test: Pass, task: Spans, data: Mapping[str, Dataset]
+) -> Iterator[dict[str, Any]]:
+    """The rows of a study: scored on test, with everything chosen on tune: thresholds, and which ensemble to report."""
     main = task.metrics[-1]
     tuned = {name: task.choose(found, data["tune"]) for name, found in tune.predictions.items()}
     on_tune = {n: task.scores(found, data["tune"], tuned[n])[main] for n, found in tune.predictions.items()}
     best_pair = max(members.pairs, key=on_tune.__getitem__, default="")
-    rows = []
-    for row in score_rows(members, test, task, data["test"], tuned):
-        name = row["member"]
-        row[f"tune_{main}"] = on_tune[name]
-        if name == best_pair:
-            row |= {"member": ENSEMBLE, "parts": name}
-        if name == best_pair or name not in members.pairs:
-            rows.append(row)
-    return rows
+    reported = {n: found for n, found in test.predictions.items() if n == best_pair or n not in members.pairs}
+    for row in score_rows(members, Pass(reported, test.seconds), task, data["test"], tuned, best_pair):
+        yield row | {f"tune_{main}": on_tune[row.get("parts", row["member"])]}

@@ -61,6 +61,7 @@ def predict(
                     logits[name] = task.blend([logits[part] for part in ensembles[name]], batch)
                 collector.add(index, logits[name])
                 spent[name] += time.perf_counter() - began
+            del states, logits  # before the next batch's are made beside them
             progress.advance(batch.tokens)
     alone = {name: spent[name] + sum(spent[part] for part in ensembles.get(name, ())) for name in collectors}
     return Pass(

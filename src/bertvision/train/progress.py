@@ -35,15 +35,22 @@ class Stage:
         finished = self.done >= self.total
         if now - self.logged >= LOG_SECONDS or finished:
             self.logged = now
-            self.journal.log(self.name, share=round(self.done / max(1, self.total), 4), tokens_per_second=round(self.rate), **(status or {}))
+            self.journal.log(
+                self.name,
+                share=round(self.done / max(1, self.total), 4),
+                tokens_per_second=round(self.rate),
+                **(status or {}),
+            )
         losses = (status or {}).get("loss") or {}
         loss = f"loss {min(losses.values()):.3f}" if isinstance(losses, dict) and losses else ""
         if self.bar is not None and self.task is not None:
             self.bar.update(self.task, completed=self.done, rate=f"{self.rate:,.0f} tokens/s", loss=loss)
         elif now - self.printed >= LINE_SECONDS or finished:
             self.printed = now
-            left = (self.total - self.done) / max(1e-9, self.rate)
-            self.journal.say(f"{self.name}: {self.done / max(1, self.total):4.0%}  {self.rate:,.0f} tokens/s  {left:4.0f} s left  {loss}")
+            share, left = self.done / max(1, self.total), (self.total - self.done) / max(1e-9, self.rate)
+            self.journal.say(
+                f"{self.name}: {share:4.0%}  {self.rate:,.0f} tokens/s  {left:4.0f} s left  {loss}".rstrip()
+            )
 
 
 class Journal:
@@ -51,7 +58,7 @@ class Journal:
 
     def __init__(self, path: Path | None = None, *, quiet: bool = False) -> None:
         self.path, self.quiet = path, quiet
-        self.console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
+        self.console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True, emoji=False)
 
     @contextmanager
     def stage(self, name: str, total: int, done: int = 0) -> Iterator[Stage]:
@@ -83,7 +90,9 @@ class Journal:
         """One line of JSON. A line torn by a kill stays alone: the next one begins on a new line."""
         if self.path is None:
             return
-        line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="seconds"), "event": event, **values}, ensure_ascii=False)
+        line = json.dumps(
+            {"time": datetime.now(UTC).isoformat(timespec="seconds"), "event": event, **values}, ensure_ascii=False
+        )
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab+") as file:
             file.seek(0, 2)

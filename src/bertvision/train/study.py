@@ -3,31 +3,26 @@
 import dataclasses
 import hashlib
 import json
-import os
-import platform
-import re
 import shlex
 import sys
-import tomllib
-from collections.abc import Iterator
-from datetime import UTC, datetime
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
+from tokenizers import Tokenizer
 
 from bertvision.backbone.backbone import Backbone
 from bertvision.data.source import is_synthetic
 from bertvision.errors import UserError
-from bertvision.files import read_json, write_json, write_text
-from bertvision.recipe import Recipe, from_table, to_toml
+from bertvision.files import claim, read_json, write_json, write_text
+from bertvision.recipe import Recipe, load_recipe, to_toml
 from bertvision.tasks import TASKS, Dataset
-from bertvision.train.bank import HeadBank, train_bank
-from bertvision.train.finetune import Checkpoint, checkpoint_epochs, finetune
-from bertvision.train.predict import Pass, predict
+from bertvision.train.bank import HeadBank, file_name, snapshot_of, train_bank
+from bertvision.train.finetune import SNAPSHOT, Checkpoint, checkpoint_epochs, finetune, planned_checkpoints
+from bertvision.train.members import Members, load_members, report_rows
+from bertvision.train.predict import predict
 from bertvision.train.progress import Journal
+from bertvision.train.record import Record, now
 
 COSMETIC = ("seeds", "title", "paper", "snapshot_seconds")  # may change without invalidating what is done
 
@@ -43,24 +38,41 @@ class Study:
         self.recipe, self.directory = recipe, directory
         self.task = TASKS[recipe.task]()
         self.journal = Journal(directory / "log.jsonl", quiet=quiet)
+        self.record = Record(directory / "study.json")
 
     @classmethod
     def open(cls, directory: Path, *, quiet: bool = False) -> "Study":
         """A study that was begun earlier."""
         path = directory / "recipe.toml"
         if not path.is_file():
-            raise UserError(f"{directory}: not the directory of a run (no recipe.toml); `bertvision study RECIPE` makes one")
-        return cls(from_table(tomllib.loads(path.read_text(encoding="utf-8")), str(path)), directory, quiet=quiet)
+            raise UserError(
+                f"{directory}: not the directory of a run (no recipe.toml); `bertvision study RECIPE` makes one"
+            )
+        return cls(load_recipe(path), directory, quiet=quiet)
+
+    @property
+    def epochs(self) -> list[float]:
+        """The epochs of the checkpoints."""
+        return checkpoint_epochs(self.recipe.finetune)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every cell has its scores."""
+        return all(self._scores(seed, epoch).is_file() for seed in self.recipe.seeds for epoch in self.epochs)
 
     def run(self) -> list[dict[str, Any]]:
         """Everything that is not done yet; the rows of metrics.json."""
         self.begin()
-        for seed in self.recipe.seeds:
-            self.tune(seed)
-            for epoch in checkpoint_epochs(self.recipe.finetune):
-                self.train(seed, epoch)
-                self.score(seed, epoch)
-        self.about(finished=datetime.now(UTC).isoformat(timespec="seconds"))
+        if self.finished and self.record.read().get("finished"):
+            self.journal.say(f"{self.directory}: already finished; nothing to do")
+        else:
+            for seed in self.recipe.seeds:
+                self.tune(seed)
+                for epoch in self.epochs:
+                    self.train(seed, epoch)
+                    self.score(seed, epoch)
+            self.record.finish()
+        write_json(self.directory / "metrics.json", self.rows())
         return self.rows()
 
     def begin(self) -> None:
@@ -70,20 +82,26 @@ class Study:
             other = Study.open(self.directory, quiet=True).recipe
             if changed := _differences(self.recipe, other):
                 raise UserError(
-                    f"{self.directory} holds a run of another recipe (it differs in {', '.join(changed)}); "
+                    f"{self.directory}: holds a run of another recipe (it differs in {', '.join(changed)}); "
                     "choose another --out, or delete it"
                 )
+        claim(self.directory)
         write_text(path, to_toml(self.recipe))
-        if not (self.directory / "study.json").is_file():
-            self.about(started=datetime.now(UTC).isoformat(timespec="seconds"), command=shlex.join(["bertvision", *sys.argv[1:]]))
+        if not self.record.path.is_file():
+            self.record.add(started=now(), command=shlex.join(["bertvision", *sys.argv[1:]]))
+        elif not self.finished:
+            self.record.add(finished=None)  # a seed was added
 
     def tune(self, seed: int) -> dict[float, Checkpoint]:
         """Tunes the backbone, or finds it tuned."""
-        place = self._seed(seed)
-        checkpoints = {e: Checkpoint(place / f"checkpoint-{e:g}") for e in checkpoint_epochs(self.recipe.finetune)}
+        place, recipe = self._seed(seed), self.recipe
+        checkpoints = planned_checkpoints(place, recipe.finetune)
         if all(checkpoint.done for checkpoint in checkpoints.values()):
+            (place / SNAPSHOT).unlink(missing_ok=True)  # a kill may have come between the last checkpoint and this
             return checkpoints
-        recipe = self.recipe
+        for checkpoint in checkpoints.values():
+            if checkpoint.done:
+                self._check(checkpoint)
         return finetune(
             Backbone.load(recipe.backbone.name),
             self.task,
@@ -98,13 +116,23 @@ class Study:
 
     def train(self, seed: int, epoch: float) -> Path:
         """Trains the bank on one checkpoint, or finds it trained."""
-        path = self._seed(seed) / f"heads-{epoch:g}.safetensors"
+        path = self._bank(seed, epoch)
         if path.exists() or not self.recipe.heads:
+            snapshot_of(path).unlink(missing_ok=True)
             return path
-        backbone, _, _ = self.checkpoint(seed, epoch).load(self.task, self.recipe.backbone.name)
-        shape = {"layers": backbone.layers, "width": backbone.width, "task": self.task.name, "outputs": self.task.outputs}
+        checkpoint = self.checkpoint(seed, epoch)
+        self._check(checkpoint)
+        backbone, _, _ = checkpoint.load(self.task, self.recipe.backbone.name)
+        bank = HeadBank(
+            self.recipe.heads,
+            layers=backbone.layers,
+            width=backbone.width,
+            task=self.task.name,
+            outputs=self.task.outputs,
+            seed=seed,
+        )
         train_bank(
-            HeadBank(self.recipe.heads, **shape, seed=seed),
+            bank,
             backbone,
             self.task,
             self.data["train"],
@@ -120,11 +148,11 @@ class Study:
 
     def score(self, seed: int, epoch: float) -> None:
         """Predicts tune and test with every member of one checkpoint, in one pass each, and writes the scores."""
-        path = self._seed(seed) / f"scores-{epoch:g}.json"
+        path = self._scores(seed, epoch)
         if path.exists():
             return
+        self._check(self.checkpoint(seed, epoch))
         members = self.members(seed, epoch)
-        pairs = {f"backbone + {name}": ("backbone", name) for name in members.heads if name != "backbone"}
         passes = {}
         for split in ("tune", "test"):
             passes[split] = predict(
@@ -134,63 +162,44 @@ class Study:
                 self.data[split],
                 self.recipe.evaluate,
                 self.journal,
-                ensembles=pairs,
+                ensembles=members.pairs,
                 stage=f"scoring epoch {epoch:g} on {split}, seed {seed}",
             )
             for name, predictions in passes[split].predictions.items():
-                write_json(self._predictions(seed, epoch, split, name), predictions.to_json())
-        rows = [{"seed": seed, "checkpoint": epoch, **row} for row in self._rows(members, passes, pairs)]
-        write_json(path, rows)
+                place = self._seed(seed) / "predictions" / f"{epoch:g}" / split / f"{file_name(name)}.json"
+                write_json(place, predictions.to_json())
+        rows = report_rows(members, passes["tune"], passes["test"], self.task, self.data)
+        write_json(path, [{"seed": seed, "checkpoint": epoch, **row} for row in rows])
         write_json(self.directory / "metrics.json", self.rows())
+        self._note_dropped(seed, epoch, members.dropped)
 
-    def members(self, seed: int, epoch: float) -> "Members":
+    def members(self, seed: int, epoch: float) -> Members:
         """Backbone and heads of a checkpoint, loaded."""
-        backbone, head, about = self.checkpoint(seed, epoch).load(self.task, self.recipe.backbone.name)
-        heads, seconds = {"backbone": head}, {"backbone": about["seconds"]}
-        path = self._seed(seed) / f"heads-{epoch:g}.safetensors"
-        if path.exists():
-            bank, notes = HeadBank.load(path)
-            alive = {name: one for name, one in bank.items() if name not in notes["stopped"]}
-            heads |= alive
-            seconds |= {name: notes["feed_seconds"] + notes["seconds"][name] for name in alive}
-        trained = sum(p.numel() for p in backbone.model.parameters() if p.requires_grad)
-        parameters = {name: one.parameter_count() for name, one in heads.items()}
-        parameters["backbone"] += trained
-        return Members(backbone, heads, seconds, parameters)
+        return load_members(self.checkpoint(seed, epoch), self._bank(seed, epoch), self.task, self.recipe.backbone.name)
 
     def checkpoint(self, seed: int, epoch: float) -> Checkpoint:
-        """A finished checkpoint of this study; UserError if there is none, or if data or settings have changed since."""
-        found = Checkpoint(self._seed(seed) / f"checkpoint-{epoch:g}")
-        if not found.done:
-            raise UserError(f"{found.directory}: no such checkpoint; `bertvision finetune` makes it")
+        """A finished checkpoint of this study; UserError if there is none."""
+        found = planned_checkpoints(self._seed(seed), self.recipe.finetune).get(epoch)
+        if found is None or not found.done:
+            place = found.directory if found else f"{self._seed(seed)}, epoch {epoch:g}"
+            raise UserError(f"{place}: no such checkpoint; `bertvision finetune` makes it")
         return found
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of all cells done so far."""
-        return [
-            row
-            for seed in self.recipe.seeds
-            for epoch in checkpoint_epochs(self.recipe.finetune)
-            if (path := self._seed(seed) / f"scores-{epoch:g}.json").is_file()
-            for row in read_json(path, "scores file")
-        ]
+        cells = [self._scores(seed, epoch) for seed in self.recipe.seeds for epoch in self.epochs]
+        return [row for path in cells if path.is_file() for row in read_json(path, "scores file")]
 
     @cached_property
     def data(self) -> dict[str, Dataset]:
         """The sets of the recipe, cut into windows."""
-        longest = self._tokens.longest
-        if self.recipe.data.max_length > longest:
-            raise UserError(
-                f"data.max_length: {self.recipe.data.max_length} is more than {self.recipe.backbone.name} has positions for ({longest})"
-            )
-        data = self.task.load(self.recipe.data, self._tokens.tokenizer, seed=0)
+        data = self.task.load(self.recipe.data, self._untouched.tokenizer, seed=0)
+        if not len(data["train"].windows):
+            raise UserError(f"data.train: {self.recipe.data.train} holds no question to learn from")
         sizes = {split: {"questions": len(one.records), "windows": len(one.windows)} for split, one in data.items()}
         self.journal.log("data", **sizes)
-        self.about(
-            data={
-                split: {"source": one.source, "synthetic": is_synthetic(one.source), **sizes[split]} for split, one in data.items()
-            }
-        )
+        origins = {n: {"source": one.source, "synthetic": is_synthetic(one.source)} for n, one in data.items()}
+        self.record.add(data={split: origins[split] | sizes[split] for split in data})
         return data
 
     @cached_property
@@ -198,67 +207,51 @@ class Study:
         """What training depends on beside the seed: recipe, backbone weights, tokenizer, windows."""
         plain = dataclasses.asdict(self.recipe)
         digest = hashlib.sha256(json.dumps({k: v for k, v in plain.items() if k not in COSMETIC}).encode())
-        digest.update(self._tokens.fingerprint.encode())
+        digest.update(self._untouched.fingerprint.encode())
         windows = self.data["train"].windows
         for array in (windows.ids, windows.starts, windows.targets):
             digest.update(array.tobytes())
         return digest.hexdigest()
 
     @cached_property
-    def _tokens(self) -> Backbone:
-        """The untouched backbone, for its tokenizer and fingerprint."""
-        return Backbone.load(self.recipe.backbone.name)
+    def _untouched(self) -> "Untouched":
+        name, wanted = self.recipe.backbone.name, self.recipe.data.max_length
+        backbone = Backbone.load(name)
+        if wanted > backbone.longest:
+            raise UserError(f"data.max_length: {wanted} is more than {name} has positions for ({backbone.longest})")
+        return Untouched(backbone.tokenizer, backbone.fingerprint)
 
-    def about(self, **values: Any) -> None:
-        """Adds to study.json, which says what this run is: versions, machine, data, times."""
-        path = self.directory / "study.json"
-        known = read_json(path, "study file") if path.is_file() else _environment(self.recipe)
-        write_json(path, known | values)
+    def _check(self, checkpoint: Checkpoint) -> None:
+        """Refuses to go on from a checkpoint if data, encoder or settings have changed since it was made."""
+        if checkpoint.about().get("identity") != self.identity:
+            data, encoder = self.recipe.data.train, self.recipe.backbone.name
+            raise UserError(
+                f"{checkpoint.directory}: was tuned when {data} or {encoder} were not what they are now; "
+                "restore them, choose another --out, or delete the run"
+            )
 
-    def _rows(self, members: "Members", passes: dict[str, Pass], pairs: dict[str, tuple[str, str]]) -> Iterator[dict]:
-        tune, test = passes["tune"], passes["test"]
-        tuned = {name: self.task.choose(found, self.data["tune"]) for name, found in tune.predictions.items()}
-        main = self.task.metrics[-1]
-        on_tune = {n: self.task.scores(p, self.data["tune"], tuned[n])[main] for n, p in tune.predictions.items()}
-        best_pair = max(pairs, key=on_tune.__getitem__, default=None)  # one ensemble is reported: the best on tune
-        for name, predictions in test.predictions.items():
-            if name in pairs and name != best_pair:
-                continue
-            parts = pairs.get(name, (name,))
-            for origin, threshold in self.task.thresholds(tuned[name]):
-                yield {
-                    "member": name,
-                    "role": "ensemble" if name in pairs else "backbone" if name == "backbone" else "head",
-                    "threshold": threshold,
-                    "threshold_from": origin,
-                    **self.task.scores(predictions, self.data["test"], threshold),
-                    f"tune_{main}": on_tune[name],
-                    "parameters": sum(members.parameters[part] for part in parts),
-                    "train_seconds": round(sum(members.seconds[part] for part in parts), 3),
-                    "infer_seconds": round(test.seconds[name], 3),
-                }
+    def _note_dropped(self, seed: int, epoch: float, dropped: dict[str, str]) -> None:
+        found = [{"seed": seed, "checkpoint": epoch, "member": name, "why": why} for name, why in dropped.items()]
+        if found:
+            known = [one for one in self.record.read().get("dropped", []) if one not in found]
+            self.record.add(dropped=known + found)
 
     def _seed(self, seed: int) -> Path:
         return self.directory / f"seed-{seed}"
 
-    def _predictions(self, seed: int, epoch: float, split: str, member: str) -> Path:
-        return self._seed(seed) / "predictions" / f"{epoch:g}" / split / f"{file_name(member)}.json"
+    def _bank(self, seed: int, epoch: float) -> Path:
+        return self._seed(seed) / f"heads-{epoch:g}.safetensors"
+
+    def _scores(self, seed: int, epoch: float) -> Path:
+        return self._seed(seed) / f"scores-{epoch:g}.json"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Members:
-    """What is scored at one checkpoint: heads by name ("backbone" is the one it was tuned with), training seconds
-    each would have taken alone, and parameters trained."""
+class Untouched:
+    """What outlives the untuned backbone: its tokenizer, and the fingerprint of its weights."""
 
-    backbone: Backbone
-    heads: dict[str, Any]
-    seconds: dict[str, float]
-    parameters: dict[str, int]
-
-
-def file_name(member: str) -> str:
-    """A member's name as a file name: `backbone + pool` -> `backbone+pool`."""
-    return re.sub(r"[^\w=+.#-]+", "-", member.replace(" + ", "+"))
+    tokenizer: Tokenizer
+    fingerprint: str
 
 
 def _differences(one: Recipe, other: Recipe) -> list[str]:
@@ -270,19 +263,3 @@ def _differences(one: Recipe, other: Recipe) -> list[str]:
             continue
         keys += [f"{key}.{sub}" for sub in a[key] if a[key][sub] != b[key][sub]] if isinstance(a[key], dict) else [key]
     return keys
-
-
-def _environment(recipe: Recipe) -> dict[str, Any]:
-    packages = ("bertvision", "torch", "transformers", "tokenizers", "safetensors", "numpy")
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
-    return {
-        "title": recipe.title,
-        "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
-        "machine": {
-            "system": platform.system(),
-            "processor": platform.machine(),
-            "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(),
-            "memory_gib": round(memory / 2**30),
-        },
-    }

@@ -1,0 +1,293 @@
+"""Predictions: windows merged as brute force would, whatever the batches, and back from JSON."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertvision.backbone.backbone import Backbone
+from bertvision.data.squad import Record
+from bertvision.data.windows import Windows, make_windows
+from bertvision.errors import UserError
+from bertvision.evaluate.spans import CERTAIN, SpanCollector, SpanPredictions
+from bertvision.heads import build_head
+from bertvision.recipe import EvaluateRecipe
+from bertvision.tasks import Dataset, Spans
+from bertvision.train.predict import predict
+from bertvision.train.progress import Journal
+from encoders import save_tiny, tiny_tokenizer
+
+
+def tokenizer(family: str = "bert"):
+    found = tiny_tokenizer(family).backend_tokenizer
+    found.no_truncation()
+    found.no_padding()
+    return found
+
+
+CONTEXTS = ["the king of the north was born in the old city", "a river", "", "in 1066 the war began"]
+RECORDS = [Record(f"q{n}", "who was it?", text, (), (), "", n) for n, text in enumerate(CONTEXTS)]
+WINDOWS = make_windows(tokenizer(), RECORDS, 16, 4)  # nine tokens of context at most
+
+
+def random_logits(windows: Windows, seed: int, scale: float = 8.0) -> list[torch.Tensor]:
+    """Logits (S, 2) of every window, in eighths, so that sums are exact."""
+    generator = torch.Generator().manual_seed(seed)
+    return [(torch.randn(int(n), 2, generator=generator) * scale).round() / 8 for n in windows.lengths]
+
+
+def collect(
+    logits: list[torch.Tensor], batches: list[list[int]], records=RECORDS, windows: Windows = WINDOWS, **options
+) -> SpanPredictions:
+    """Predictions from the logits of windows, given in these batches, padded with junk."""
+    collector = SpanCollector(records, windows, **options)
+    for batch in batches:
+        width = max(len(logits[n]) for n in batch) + 3
+        padded = torch.full((len(batch), width, 2), 1e3)
+        for row, n in enumerate(batch):
+            padded[row, : len(logits[n])] = logits[n]
+        collector.add(np.array(batch), padded)
+    return collector.finish()
+
+
+def one_by_one(windows: Windows = WINDOWS) -> list[list[int]]:
+    return [[n] for n in range(len(windows))]
+
+
+def all_spans(logits: list[torch.Tensor], question: int, answer_tokens: int) -> dict[tuple[int, int], float]:
+    """Best score of every character span over all windows of a question."""
+    best: dict[tuple[int, int], float] = {}
+    for n in np.flatnonzero(WINDOWS.example == question):
+        for first in range(WINDOWS.context_at[n], WINDOWS.context_end[n]):
+            for last in range(first, min(WINDOWS.context_end[n], first + answer_tokens)):
+                chars = tuple(WINDOWS.span_chars(np.array(n), np.array(first), np.array(last)).tolist())
+                score = float(logits[n][first, 0] + logits[n][last, 1])
+                best[chars] = max(score, best.get(chars, -math.inf))
+    return best
+
+
+@settings(max_examples=60)
+@given(seed=st.integers(0, 10_000), nbest=st.integers(1, 8), answer_tokens=st.integers(1, 12))
+def test_windows_are_merged_as_brute_force_would(seed, nbest, answer_tokens):
+    assert np.bincount(WINDOWS.example).tolist() == [2, 1, 1, 2]
+    logits = random_logits(WINDOWS, seed)
+    found = collect(logits, one_by_one(), nbest=nbest, answer_tokens=answer_tokens)
+    for question, record in enumerate(RECORDS):
+        best = all_spans(logits, question, answer_tokens)
+        kept = int(np.isfinite(found.scores[question]).sum())
+        chars = [tuple(each) for each in found.chars[question, :kept].tolist()]
+        assert found.scores[question, :kept].tolist() == sorted(best.values(), reverse=True)[:nbest]
+        assert [best[each] for each in chars] == found.scores[question, :kept].tolist()
+        assert len(set(chars)) == kept  # the windows overlap, but no span is there twice
+        assert found.texts[question] == [record.context[a:b] for a, b in chars] + [""] * (nbest - kept)
+        null = min(float(logits[n][0].sum()) for n in np.flatnonzero(WINDOWS.example == question))
+        assert found.no_answer[question] == (null - max(best.values()) if best else CERTAIN)
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 10_000))
+def test_under_the_older_rule_the_best_window_wins(seed):
+    logits = random_logits(WINDOWS, seed, scale=24.0)
+    found = collect(logits, one_by_one(), nbest=3, rule="independent")
+    answers = found.answers()
+    for question, record in enumerate(RECORDS):
+        bids = []
+        for n in np.flatnonzero(WINDOWS.example == question):
+            places = [0, *range(WINDOWS.context_at[n], WINDOWS.context_end[n])]
+            start, end = (torch.log_softmax(logits[n][places, side], 0) for side in (0, 1))
+            first, last = places[int(start.argmax())], places[int(end.argmax())]
+            text = ""
+            if 0 < first <= last:
+                a, b = WINDOWS.span_chars(np.array(n), np.array(first), np.array(last))
+                text = record.context[a:b]
+            bids.append((float(start.max() + end.max()), text))
+        best = max(score for score, _ in bids)
+        assert answers[record.id] in [text for score, text in bids if score > best - 1e-6]
+
+
+def planted(**places: tuple[int, int, float]) -> list[torch.Tensor]:
+    """Logits of the two windows of the first question, zero but where planted: window=(first, last, logit)."""
+    logits = [torch.zeros(int(n), 2) for n in WINDOWS.lengths]
+    for name, (first, last, value) in places.items():
+        logits[int(name[-1])][first, 0] = logits[int(name[-1])][last, 1] = value
+    return logits
+
+
+def test_the_best_window_wins_even_with_no_answer():
+    at = int(WINDOWS.context_at[0])
+    surer_answer = collect(planted(w0=(at + 1, at + 1, 9.0), w1=(0, 0, 5.0)), one_by_one(), rule="independent")
+    assert surer_answer.answers()["q0"] == "king"
+    surer_null = collect(planted(w0=(at + 1, at + 1, 5.0), w1=(0, 0, 9.0)), one_by_one(), rule="independent")
+    assert surer_null.answers()["q0"] == ""
+    assert surer_null.best()["q0"] == "king"  # what it would be, were an answer demanded
+
+
+def test_a_question_is_unanswerable_only_if_every_window_says_so():
+    at = int(WINDOWS.context_at[0])
+    found = collect(planted(w0=(0, 0, 9.0), w1=(at, at, 3.0)), one_by_one())
+    assert found.no_answer[0] == 0.0 - 6.0  # the second window's null score, against its span
+    assert found.answers()["q0"] != ""
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 1000), order=st.permutations(range(len(WINDOWS))), size=st.integers(1, 5))
+def test_batches_do_not_matter(seed, order, size):
+    logits = random_logits(WINDOWS, seed)
+    batches = [list(order[start : start + size]) for start in range(0, len(order), size)]
+    one, other = (collect(logits, each, nbest=4) for each in (one_by_one(), batches))
+    assert one.to_json() == other.to_json()
+    one, other = (collect(logits, each, rule="independent") for each in (one_by_one(), batches))
+    assert one.answers() == other.answers()
+    np.testing.assert_allclose(one.scores, other.scores, atol=1e-5)
+    np.testing.assert_allclose(one.no_answer, other.no_answer, atol=1e-5)
+
+
+def test_an_empty_context_has_no_answer_and_a_finite_score():
+    for rule in ("joint", "independent"):
+        found = collect(random_logits(WINDOWS, 1), one_by_one(), rule=rule)
+        assert found.answers()["q2"] == found.best()["q2"] == ""
+        assert found.no_answer[2] == CERTAIN
+        assert np.isfinite(found.no_answer).all()
+        assert found.to_json()["q2"] == {"answer": "", "no_answer_score": CERTAIN, "nbest": []}
+
+
+def test_thresholds():
+    found = SpanPredictions(
+        ["a", "b"], [["x"], ["y"]], np.zeros((2, 1, 2), np.int64), np.ones((2, 1)), np.array([-1.0, 2.0])
+    )
+    assert found.answers() == {"a": "x", "b": ""}
+    assert found.answers(2.0) == {"a": "x", "b": "y"}  # above the threshold, not at it
+    assert found.answers(-1.5) == {"a": "", "b": ""}
+    assert found.best() == {"a": "x", "b": "y"}
+    assert found.no_answer_scores() == {"a": -1.0, "b": 2.0}
+
+
+def test_answers_have_no_white_space_around_them():
+    """RoBERTa-like tokens bring the space before the word; tokens of space alone are no answers at all."""
+    records = [Record("q", "who?", " the   king  \n of the north ", (), (), "", 0)]
+    windows = make_windows(tokenizer("roberta"), records)
+    logits = random_logits(windows, 3)
+    found = collect(logits, one_by_one(windows), records, windows, nbest=200)
+    kept = int(np.isfinite(found.scores[0]).sum())
+    texts, chars = found.texts[0][:kept], [tuple(each) for each in found.chars[0, :kept].tolist()]
+    assert kept > 50
+    assert all(text and text == text.strip() for text in texts)
+    assert len(set(chars)) == kept
+    assert [records[0].context[a:b] for a, b in chars] == texts
+
+
+def test_a_head_that_has_burst_says_no_answer():
+    for junk in (math.nan, math.inf, -math.inf):
+        logits = [torch.full((int(n), 2), junk) for n in WINDOWS.lengths]
+        found = collect(logits, one_by_one())
+        assert np.isfinite(found.no_answer).all()
+        assert set(found.answers().values()) == {""}
+    logits = random_logits(WINDOWS, 1)
+    logits[0][0] = math.nan  # only the null score
+    assert np.isfinite(collect(logits, one_by_one()).no_answer).all()
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 1000), nbest=st.integers(1, 6))
+def test_predictions_come_back_from_json(seed, nbest):
+    found = collect(random_logits(WINDOWS, seed), one_by_one(), nbest=nbest)
+    text = json.dumps(found.to_json(), allow_nan=False)
+    back = SpanPredictions.from_json(json.loads(text))
+    assert back.ids == found.ids
+    for threshold in (-3.0, 0.0, 3.0):
+        assert back.answers(threshold) == found.answers(threshold)
+    assert back.no_answer.tolist() == found.no_answer.tolist()
+    width = back.scores.shape[1]
+    assert back.texts == [texts[:width] for texts in found.texts]
+    np.testing.assert_array_equal(back.scores, found.scores[:, :width])
+    assert back.to_json() == found.to_json()
+
+
+def test_no_questions():
+    windows = make_windows(tokenizer(), [])
+    found = SpanCollector([], windows).finish()
+    assert (found.answers(), found.to_json()) == ({}, {})
+    assert SpanPredictions.from_json({}).answers() == {}
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        {"q": 3},
+        {"q": {}},
+        {"q": {"nbest": [], "no_answer_score": None}},
+        {"q": {"nbest": [{"text": "x", "start": "a", "end": 2, "score": 1}], "no_answer_score": 0}},
+        {"q": {"nbest": [{"text": 3, "start": 0, "end": 2, "score": 1}], "no_answer_score": 0}},
+        {"q": {"nbest": [{"text": "x"}], "no_answer_score": 0}},
+    ],
+)
+def test_other_json_is_refused(rows):
+    with pytest.raises(UserError, match=r"a\.json: not a predictions file") as caught:
+        SpanPredictions.from_json(rows, "a.json")
+    assert "\n" not in str(caught.value)
+
+
+def test_little_is_kept_of_a_window():
+    records = [Record(str(n), f"who {n}?", "the king was born in the city " * 20, (), (), "", 0) for n in range(50)]
+    windows = make_windows(tokenizer(), records, 64, 16)
+    collector = SpanCollector(records, windows, nbest=20)
+    kept = sum(value.nbytes for value in vars(collector).values() if isinstance(value, np.ndarray))
+    assert kept / len(windows) <= 20 * 12 + 8  # two positions and a score per candidate, and the null score
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory):
+    return Backbone.load(str(save_tiny(tmp_path_factory.mktemp("encoder"), "bert")))
+
+
+@pytest.mark.parametrize("decoding", ["joint", "independent"])
+def test_the_token_budget_changes_no_prediction(decoding, backbone):
+    generator = np.random.default_rng(0)
+    words = [
+        "the",
+        "king",
+        "of",
+        "north",
+        "was",
+        "born",
+        "in",
+        "old",
+        "city",
+        "river",
+        "war",
+        "year",
+        "people",
+        "who",
+        "great",
+        "1066",
+        ",",
+        ".",
+    ]
+    records = [
+        Record(f"q{n}", " ".join(generator.choice(words, 5)), " ".join(generator.choice(words, size)), (), (), "", n)
+        for n, size in enumerate([0, 1, 3, *generator.integers(5, 150, 20)])
+    ]
+    windows = make_windows(backbone.tokenizer, records, 64, 16)
+    dataset = Dataset("test", [], records, windows)
+    torch.manual_seed(0)
+    shape = {"layers": backbone.layers, "width": backbone.width, "task": "spans"}
+    heads = {"pool": build_head({"kind": "pool"}, **shape), "last": build_head({"kind": "last"}, **shape)}
+    found = {}
+    for batch_tokens in (1, 300, 100_000):
+        options = EvaluateRecipe(decoding=decoding, nbest=5, batch_tokens=batch_tokens)
+        result = predict(
+            backbone, heads, Spans(), dataset, options, Journal(quiet=True), ensembles={"both": ("pool", "last")}
+        )
+        found[batch_tokens] = result.predictions
+    for name in ("pool", "last", "both"):
+        alone = found[1][name]
+        for batch_tokens in (300, 100_000):
+            batched = found[batch_tokens][name]
+            assert batched.answers() == alone.answers()
+            np.testing.assert_allclose(batched.scores, alone.scores, atol=1e-4)
+            np.testing.assert_allclose(batched.no_answer, alone.no_answer, atol=1e-4)

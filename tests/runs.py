@@ -1,0 +1,113 @@
+"""Real runs: a tiny recipe, and processes of their own that run `bertvision` and can be killed.
+
+from runs import Command, bertvision, encoder, tiny_recipe
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import torch
+
+from bertvision.recipe import Recipe, from_table, to_toml
+from encoders import save_tiny
+
+# A process that has imported everything forks off each command: a start takes milliseconds instead of seconds.
+processes = multiprocessing.get_context("forkserver")
+processes.set_forkserver_preload(["bertvision.cli", "bertvision.train.evaluation", "bertvision.report.page"])
+
+
+@cache
+def encoder(family: str = "bert") -> str:
+    """The directory of a tiny encoder; one for all tests, which only read it."""
+    return str(save_tiny(Path(mkdtemp(prefix=f"tiny-{family}-")), family))
+
+
+def recipe_of(**tables: object) -> Recipe:
+    """A study of seconds: a tiny encoder, 48 questions, two checkpoints, two heads. tables: entries laid over it."""
+    table: dict = {
+        "backbone": {"name": encoder()},
+        "data": {"train": "sample:train:48", "tune": "sample:tune:24", "test": "sample:test:24"},
+        "finetune": {"epochs": 1, "checkpoints": [0.5], "batch_size": 8, "learning_rate": 1e-3},
+        "bank": {"epochs": 1, "batch_size": 8},
+        "heads": [{"kind": "pool"}, {"kind": "compress", "size": 8}],
+    }
+    for key, value in tables.items():
+        table[key] = table[key] | value if isinstance(value, dict) else value
+    return from_table(table)
+
+
+def tiny_recipe(path: Path, **tables: object) -> Path:
+    """`recipe_of` written to a file."""
+    path.write_text(to_toml(recipe_of(**tables)), encoding="utf-8")
+    return path
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Command:
+    """`bertvision ARGS` in a process of its own; cwd: where it runs and where its output goes."""
+
+    def __init__(self, *args: object, cwd: Path) -> None:
+        self.streams = [cwd / f".stream-{time.monotonic_ns()}-{number}" for number in (1, 2)]
+        words = [str(arg) for arg in args]
+        self.process = processes.Process(target=_main, args=(words, str(cwd), *map(str, self.streams)))
+        self.process.start()
+
+    @property
+    def running(self) -> bool:
+        return self.process.is_alive()
+
+    def kill(self) -> None:
+        """SIGKILL: no handler, no flush, no clean-up."""
+        if self.process.pid is not None:
+            os.kill(self.process.pid, signal.SIGKILL)
+        self.process.join()
+
+    def kill_when(self, condition: Callable[[], bool], seconds: float = 60) -> bool:
+        """Kills it as soon as `condition` holds; False if it ended before that."""
+        end = time.monotonic() + seconds
+        while self.running and time.monotonic() < end:
+            if condition():
+                self.kill()
+                return True
+        self.process.join(timeout=1)
+        assert not self.running, "it went on for too long"
+        return False
+
+    def wait(self) -> Done:
+        self.process.join()
+        out, err = (path.read_text(encoding="utf-8") for path in self.streams)
+        for path in self.streams:
+            path.unlink()
+        return Done(int(self.process.exitcode or 0), out, err)
+
+
+def bertvision(*args: object, cwd: Path) -> Done:
+    """Runs `bertvision ARGS` to its end."""
+    return Command(*args, cwd=cwd).wait()
+
+
+def _main(words: Sequence[str], cwd: str, out: str, err: str) -> None:
+    for descriptor, path in ((1, out), (2, err)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
+    os.chdir(cwd)
+    torch.set_num_threads(1)  # the same order of additions in every process
+    sys.argv = ["bertvision", *words]
+    from bertvision.cli import main
+
+    main()

@@ -1,0 +1,200 @@
+"""The spans task: its sets, its loss, its ensembles, its thresholds and its scores."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from bertvision.data.batches import Batch, collate
+from bertvision.data.source import is_synthetic
+from bertvision.data.squad import records
+from bertvision.errors import UserError
+from bertvision.evaluate.spans import SpanPredictions
+from bertvision.evaluate.squad import score
+from bertvision.recipe import DataRecipe, EvaluateRecipe
+from bertvision.tasks import TASKS, Dataset, Spans
+from encoders import tiny_tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    found = tiny_tokenizer("bert").backend_tokenizer
+    found.no_truncation()
+    found.no_padding()
+    return found
+
+
+SAMPLE = DataRecipe(train="sample:train:200", tune="sample:tune:40", test="sample:test:60")
+
+
+@pytest.fixture(scope="module")
+def sets(tokenizer):
+    return Spans().load(SAMPLE, tokenizer, seed=0)
+
+
+def titles(dataset: Dataset) -> set[str]:
+    return {article["title"] for article in dataset.articles}
+
+
+def test_the_three_sets_of_a_recipe(sets):
+    assert {name: len(each.records) for name, each in sets.items()} == {"train": 200, "tune": 40, "test": 60}
+    assert [each.source for each in sets.values()] == ["sample:train:200", "sample:tune:40", "sample:test:60"]
+    for each in sets.values():
+        assert sorted(set(each.windows.example.tolist())) == list(range(len(each.records)))
+        assert [record.id for record in records(each.articles)] == [record.id for record in each.records]
+
+
+def test_a_tune_set_is_split_off_by_article(tokenizer):
+    recipe = DataRecipe(train="sample:train:200", tune="", test="sample:test:60", tune_share=0.25)
+    one, same, other = (Spans().load(recipe, tokenizer, seed=seed) for seed in (0, 0, 1))
+    assert len(one["train"].records) + len(one["tune"].records) == 200
+    assert 20 <= len(one["tune"].records) <= 80
+    assert not titles(one["train"]) & titles(one["tune"])
+    assert titles(one["tune"]) == titles(same["tune"])
+    assert titles(one["tune"]) != titles(other["tune"])
+    assert one["tune"].source == "sample:train:200, 25 % of it, by article"
+    assert is_synthetic(one["tune"].source)  # the report must still be able to tell
+
+
+def test_a_fraction_is_part_of_a_larger_and_of_training_alone(tokenizer):
+    ids = {}
+    for fraction in (0.1, 0.5, 1.0):
+        recipe = DataRecipe(train="sample:train:200", tune="sample:tune:40", test="sample:test:60", fraction=fraction)
+        found = Spans().load(recipe, tokenizer, seed=0)
+        ids[fraction] = {record.id for record in found["train"].records}
+        assert (len(found["tune"].records), len(found["test"].records)) == (40, 60)
+    assert [len(each) for each in ids.values()] == [20, 100, 200]
+    assert ids[0.1] < ids[0.5] < ids[1.0]
+
+
+def test_windows_are_cut_as_the_recipe_says(tokenizer):
+    recipe = DataRecipe(
+        train="sample:train:20", tune="sample:tune:20", test="sample:test:20", max_length=64, overlap=16
+    )
+    for each in Spans().load(recipe, tokenizer, seed=0).values():
+        assert each.windows.lengths.max() == 64
+        assert len(each.windows) > len(each.records)
+
+
+def test_files_are_read(tokenizer, tmp_path):
+    qa = {"id": "1", "question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]}
+    article = {"title": "A", "paragraphs": [{"context": "Ada wrote it.", "qas": [qa]}]}
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"version": "v2.0", "data": [article]}))
+    found = Spans().load(DataRecipe(train=str(path), tune="sample:tune:5", test=str(path)), tokenizer, 0)
+    assert [record.answers for record in found["train"].records] == [("Ada",)]
+    with pytest.raises(UserError, match=r"none\.json: no such file"):
+        Spans().load(DataRecipe(train=str(tmp_path / "none.json")), tokenizer, 0)
+
+
+def batch_of(sets, size: int = 6) -> Batch:
+    return collate(sets["train"].windows, np.arange(size))
+
+
+def test_the_loss_is_the_mean_of_two_cross_entropies(sets):
+    batch = batch_of(sets)
+    assert not bool(batch.mask.all())
+    logits = torch.randn(*batch.ids.shape, 2, generator=torch.Generator().manual_seed(0))
+    expected = []
+    for row, target in zip(range(len(batch.ids)), batch.targets.tolist()):
+        real = logits[row, batch.mask[row]]
+        expected += [-torch.log_softmax(real[:, side], dim=0)[target[side]] for side in (0, 1)]
+    assert float(Spans().loss(logits, batch)) == pytest.approx(float(torch.stack(expected).mean()), rel=1e-5)
+
+
+def test_the_loss_neither_sees_nor_moves_padding(sets):
+    batch = batch_of(sets)
+    logits = torch.randn(*batch.ids.shape, 2, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    loss = Spans().loss(logits, batch)
+    loss.backward()
+    assert bool(logits.grad.isfinite().all())
+    assert bool((logits.grad[~batch.mask] == 0).all())
+    wider = torch.cat([logits.detach(), torch.full((len(logits), 5, 2), 99.0)], dim=1)
+    padded = [torch.nn.functional.pad(each, (0, 5)) for each in (batch.ids, batch.types, batch.mask)]
+    assert float(Spans().loss(wider, Batch(batch.index, *padded, batch.targets))) == pytest.approx(loss.item())
+
+
+def test_the_loss_falls_to_nothing_for_the_right_logits(sets):
+    batch = batch_of(sets)
+    logits = torch.zeros(*batch.ids.shape, 2)
+    for side in (0, 1):
+        logits[torch.arange(len(logits)), batch.targets[:, side], side] = 50.0
+    assert float(Spans().loss(logits, batch)) < 1e-6
+
+
+def test_an_ensemble_takes_the_higher_probability(sets):
+    batch = batch_of(sets)
+    members = [torch.randn(*batch.ids.shape, 2, generator=torch.Generator().manual_seed(n)) for n in range(3)]
+    blended = Spans().blend(members, batch)
+    for row in range(len(batch.ids)):
+        real = batch.mask[row]
+        expected = torch.stack([torch.softmax(each[row, real], dim=0) for each in members]).amax(dim=0)
+        torch.testing.assert_close(blended[row, real].exp(), expected)
+        assert bool((blended[row, ~real] == -torch.inf).all())
+
+
+def gold_predictions(dataset: Dataset, doubts: np.ndarray) -> SpanPredictions:
+    """The right answer everywhere, some word where there is none."""
+    texts = [[record.answers[0] if record.answers else record.context.split()[0]] for record in dataset.records]
+    count = len(texts)
+    ids = [record.id for record in dataset.records]
+    return SpanPredictions(ids, texts, np.zeros((count, 1, 2), np.int64), np.zeros((count, 1)), doubts)
+
+
+def test_the_threshold_with_the_best_f1_is_chosen(sets):
+    test = sets["test"]
+    has = np.array([record.has_answer for record in test.records])
+    assert 0 < has.sum() < len(has)
+    perfect = gold_predictions(test, np.where(has, 1.0, 3.0))
+    threshold = Spans().choose(perfect, test)
+    assert threshold == 2.0
+    scores = Spans().scores(perfect, test, threshold)
+    assert scores["exact"] == scores["f1"] == scores["HasAns_f1"] == scores["NoAns_f1"] == 100.0
+    noisy = gold_predictions(test, np.random.default_rng(0).normal(size=len(has)))
+    best = max(score(test.articles, noisy.answers(t))["f1"] for t in [*noisy.no_answer, -np.inf])
+    assert score(test.articles, noisy.answers(Spans().choose(noisy, test)))["f1"] == pytest.approx(best)
+
+
+def test_scores_are_the_official_ones_and_those_of_the_spans(sets):
+    test = sets["test"]
+    found = gold_predictions(test, np.full(len(test.records), 1.0))  # every answer is doubted
+    scores = Spans().scores(found, test, 0.0)
+    assert {key: scores[key] for key in score(test.articles, found.answers())} == score(test.articles, found.answers())
+    assert scores["HasAns_f1"] == 0.0
+    assert scores["HasAns_spans_f1"] == 100.0  # with "no answer" switched off, all are right
+    assert scores["total"] == 60
+
+
+def test_scores_without_answerable_questions_are_still_json(tokenizer):
+    article = {
+        "title": "A",
+        "paragraphs": [{"context": "Ada.", "qas": [{"id": "1", "question": "Who?", "answers": []}]}],
+    }
+    dataset = Spans().dataset("x", [article], tokenizer, DataRecipe())
+    scores = Spans().scores(gold_predictions(dataset, np.array([1.0])), dataset, 0.0)
+    json.dumps(scores, allow_nan=False)
+    assert scores["f1"] == 100.0
+    assert "HasAns_spans_f1" not in scores
+
+
+def test_reported_thresholds(sets):
+    assert Spans().thresholds(1.5) == [("zero", 0.0), ("tune", 1.5)]
+
+
+def test_a_collector_follows_the_recipe(sets):
+    options = EvaluateRecipe(decoding="independent", answer_tokens=7, nbest=3)
+    collector = Spans().collector(sets["test"], options)
+    windows = sets["test"].windows
+    for n in range(len(windows)):
+        collector.add(np.array([n]), torch.randn(1, int(windows.lengths[n]), 2))
+    found = collector.finish()
+    assert found.ids == [record.id for record in sets["test"].records]
+    assert found.scores.shape == (60, 3)
+    assert np.isneginf(found.scores[:, 1:]).mean() > 0.5  # the older rule gives one candidate per window
+    assert collector.options == {"nbest": 3, "answer_tokens": 7, "rule": "independent"}
+
+
+def test_tasks_by_name():
+    assert TASKS["spans"]().name == "spans"
+    assert TASKS["spans"].outputs == 2
