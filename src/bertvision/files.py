@@ -22,7 +22,7 @@ try:
 except ImportError:  # Windows: there directories are not claimed
     fcntl = None  # type: ignore[assignment]
 
-SCRATCH = re.compile(r"\..+\.(\d+-[0-9a-f]{8}|part)")  # names under which things are written before they are whole
+SCRATCH = re.compile(r"\..+\.(\d+-[0-9a-f]{8}|part)|\.tmp\w{6}")  # ours, and those of safetensors: not yet whole
 _claimed: dict[Path, int] = {}  # directory -> the open descriptor that holds its lock until this process ends
 
 
@@ -90,7 +90,19 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_text(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
+    """Writes `value` with one line for each entry of the outermost object or list: to be read by people, and quickly."""
+
+    def compact(part: Any) -> str:
+        return json.dumps(part, ensure_ascii=False)
+
+    text = compact(value)
+    if value and isinstance(value, dict):
+        pairs = ",\n ".join(f"{compact(str(key))}: {compact(part)}" for key, part in value.items())
+        text = f"{{\n {pairs}\n}}"
+    elif value and isinstance(value, list):
+        entries = ",\n ".join(map(compact, value))
+        text = f"[\n {entries}\n]"
+    write_text(path, text + "\n")
 
 
 def read_json(path: Path, what: str = "file") -> Any:
