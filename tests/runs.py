@@ -1,10 +1,11 @@
 """Real runs: a tiny recipe, and processes of their own that run `bertvision` and can be killed.
 
-from runs import Command, bertvision, encoder, tiny_recipe
+from runs import Command, bertvision, encoder, questions, recipe_of, tiny_recipe
 """
 
 import multiprocessing
 import os
+import random
 import signal
 import sys
 import time
@@ -16,12 +17,18 @@ from tempfile import mkdtemp
 
 import torch
 
+from bertvision.backbone.backbone import Backbone
+from bertvision.data.squad import write_articles
 from bertvision.recipe import Recipe, from_table, to_toml
-from encoders import save_tiny
+from bertvision.tasks import Dataset, Spans
+from encoders import WORDS, save_tiny
 
 # A process that has imported everything forks off each command: a start takes milliseconds instead of seconds.
 processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["bertvision.cli", "bertvision.train.evaluation", "bertvision.report.page"])
+processes.set_forkserver_preload(
+    ["bertvision.train.evaluation", "bertvision.report.page", "transformers.models.bert.modeling_bert"]
+    + ["matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"]
+)
 
 
 @cache
@@ -30,13 +37,39 @@ def encoder(family: str = "bert") -> str:
     return str(save_tiny(Path(mkdtemp(prefix=f"tiny-{family}-")), family))
 
 
+@cache
+def questions(count: int, seed: int = 0) -> str:
+    """A SQuAD file of short texts in words that the tiny tokenizers know; a third is unanswerable."""
+    path = Path(mkdtemp(prefix="questions-")) / f"{count}-{seed}.json"
+    write_articles(path, articles(count, seed))
+    return str(path)
+
+
+def articles(count: int, seed: int = 0) -> list[dict]:
+    """What `questions` writes: one article per ten questions, one paragraph per question."""
+    chance, words = random.Random(seed), WORDS.split()
+    paragraphs = []
+    for number in range(count):
+        text = chance.choices(words, k=chance.randint(8, 16))
+        first = chance.randrange(len(text))
+        answer = " ".join(text[first : first + chance.randint(1, 3)])
+        answers = [{"text": answer, "answer_start": len(" ".join([*text[:first], ""]))}] if number % 3 else []
+        question = f"what is {answer if answers else 'the world'}"
+        qa = {"id": f"{seed}-{number}", "question": question, "answers": answers, "is_impossible": not answers}
+        paragraphs.append({"context": " ".join(text), "qas": [qa]})
+    return [
+        {"title": f"article {start}", "paragraphs": paragraphs[start : start + 10]} for start in range(0, count, 10)
+    ]
+
+
 def recipe_of(**tables: object) -> Recipe:
-    """A study of seconds: a tiny encoder, 48 questions, two checkpoints, two heads. tables: entries laid over it."""
+    """A study of a second: a tiny encoder, 48 questions, two checkpoints, two heads. tables: entries laid over it."""
     table: dict = {
         "backbone": {"name": encoder()},
-        "data": {"train": "sample:train:48", "tune": "sample:tune:24", "test": "sample:test:24"},
+        "data": {"train": questions(48), "tune": questions(24, 1), "test": questions(24, 2), "max_length": 64, "overlap": 8},
         "finetune": {"epochs": 1, "checkpoints": [0.5], "batch_size": 8, "learning_rate": 1e-3},
         "bank": {"epochs": 1, "batch_size": 8},
+        "evaluate": {"nbest": 3},
         "heads": [{"kind": "pool"}, {"kind": "compress", "size": 8}],
     }
     for key, value in tables.items():
@@ -48,6 +81,12 @@ def tiny_recipe(path: Path, **tables: object) -> Path:
     """`recipe_of` written to a file."""
     path.write_text(to_toml(recipe_of(**tables)), encoding="utf-8")
     return path
+
+
+def load(recipe: Recipe) -> tuple[Backbone, Spans, dict[str, Dataset]]:
+    """The untouched backbone of a recipe, its task and its data."""
+    backbone, task = Backbone.load(recipe.backbone.name), Spans()
+    return backbone, task, task.load(recipe.data, backbone.tokenizer, seed=0)
 
 
 @dataclass(frozen=True)

@@ -245,6 +245,12 @@ def test_a_recipe_survives_the_way_to_toml_and_back(
     assert from_table(tomllib.loads(to_toml(recipe))) == recipe
 
 
+@pytest.mark.parametrize("text", ["\x7f", "\x00\x1f", "\u2028\x85", '"""', "\\", "\r\n\t", "# [x]", "é😀"])
+def test_awkward_texts_survive_too(text):
+    recipe = from_table({"title": text, "paper": [{text: text}]})
+    assert from_table(tomllib.loads(to_toml(recipe))) == recipe
+
+
 def test_the_written_recipe_holds_every_key():
     table = tomllib.loads(to_toml(Recipe()))
     flat = {f"{k}.{sub}" for k, v in table.items() if isinstance(v, dict) for sub in v}

@@ -1,5 +1,6 @@
 """Exactly what the plan says trains, on every family; the published counts hold to the unit."""
 
+import copy
 import re
 
 import pytest
@@ -9,6 +10,7 @@ from bertvision.backbone.shapes import empty_model
 from bertvision.backbone.tuning import Tuning, apply, count
 from bertvision.errors import UserError
 from encoders import FAMILIES, tiny_batch, tiny_encoder
+from real import minilm
 
 READOUT = 768 * 2 + 2
 
@@ -31,9 +33,9 @@ def is_norm(name: str) -> bool:
     return bool(re.search("layer_?norm", name.lower()))
 
 
-def in_last_blocks(name: str, train_layers: int) -> bool:
+def in_last_blocks(name: str, train_layers: int, depth: int = 3) -> bool:
     index = re.search(r"\blayer\.(\d+)\.", name)
-    return index is not None and int(index[1]) >= 3 - train_layers
+    return index is not None and int(index[1]) >= depth - train_layers
 
 
 @pytest.mark.parametrize(
@@ -71,6 +73,20 @@ def test_adapters_train_beside_what_train_layers_says(family, train_layers):
         n
         for n, _ in model.named_parameters()
         if is_norm(n) or ".adapter." in n or train_layers == "all" or in_last_blocks(n, train_layers)
+    }
+    assert moved_by_one_step(model) == {n for n in expected if not n.startswith("pooler")}
+
+
+@pytest.mark.parametrize(("train_layers", "size"), [(0, 0), (3, 0), (0, 64), (6, 0)])
+def test_on_the_packaged_minilm(train_layers, size):
+    model = copy.deepcopy(minilm().model)
+    plain = model(**tiny_batch(model)).last_hidden_state
+    apply(model, Tuning(train_layers, adapters=size))
+    assert torch.allclose(model(**tiny_batch(model)).last_hidden_state, plain, atol=1e-5)
+    expected = {
+        n
+        for n, _ in model.named_parameters()
+        if is_norm(n) or ".adapter." in n or train_layers == 6 or in_last_blocks(n, train_layers, depth=6)
     }
     assert moved_by_one_step(model) == {n for n in expected if not n.startswith("pooler")}
 

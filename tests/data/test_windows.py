@@ -190,6 +190,8 @@ def test_labels_by_hand():
     assert windows.targets.tolist() == [[7, 10], [0, 0]]
     windows = make_windows(tokenizer, [record("q", context, "ff")], 16, 4)
     assert windows.targets.tolist() == [[13, 14], [5, 6]]  # both hold it
+    windows = make_windows(tokenizer, [record("q", context, "ff g")], 16, 4)
+    assert windows.targets.tolist() == [[0, 0], [5, 7]]  # its last token is the first that the first window lacks
     windows = make_windows(tokenizer, [record("q", context, "hh")], 16, 4)
     assert windows.targets.tolist() == [[0, 0], [9, 10]]
     windows = make_windows(tokenizer, [record("q", context, context)], 16, 4)

@@ -34,10 +34,10 @@ RECORDS = [Record(f"q{n}", "who was it?", text, (), (), "", n) for n, text in en
 WINDOWS = make_windows(tokenizer(), RECORDS, 16, 4)  # nine tokens of context at most
 
 
-def random_logits(windows: Windows, seed: int, scale: float = 8.0) -> list[torch.Tensor]:
-    """Logits (S, 2) of every window, in eighths, so that sums are exact."""
+def random_logits(windows: Windows, seed: int, scale: float = 1.0) -> list[torch.Tensor]:
+    """Logits (S, 2) of every window."""
     generator = torch.Generator().manual_seed(seed)
-    return [(torch.randn(int(n), 2, generator=generator) * scale).round() / 8 for n in windows.lengths]
+    return [torch.randn(int(n), 2, generator=generator) * scale for n in windows.lengths]
 
 
 def collect(
@@ -74,7 +74,7 @@ def all_spans(logits: list[torch.Tensor], question: int, answer_tokens: int) -> 
 @given(seed=st.integers(0, 10_000), nbest=st.integers(1, 8), answer_tokens=st.integers(1, 12))
 def test_windows_are_merged_as_brute_force_would(seed, nbest, answer_tokens):
     assert np.bincount(WINDOWS.example).tolist() == [2, 1, 1, 2]
-    logits = random_logits(WINDOWS, seed)
+    logits = [(each * 8).round() / 8 for each in random_logits(WINDOWS, seed)]  # sums are exact, and ties happen
     found = collect(logits, one_by_one(), nbest=nbest, answer_tokens=answer_tokens)
     for question, record in enumerate(RECORDS):
         best = all_spans(logits, question, answer_tokens)
@@ -91,7 +91,7 @@ def test_windows_are_merged_as_brute_force_would(seed, nbest, answer_tokens):
 @settings(max_examples=40)
 @given(seed=st.integers(0, 10_000))
 def test_under_the_older_rule_the_best_window_wins(seed):
-    logits = random_logits(WINDOWS, seed, scale=24.0)
+    logits = random_logits(WINDOWS, seed, scale=3.0)
     found = collect(logits, one_by_one(), nbest=3, rule="independent")
     answers = found.answers()
     for question, record in enumerate(RECORDS):
@@ -203,7 +203,7 @@ def test_predictions_come_back_from_json(seed, nbest):
     assert back.no_answer.tolist() == found.no_answer.tolist()
     width = back.scores.shape[1]
     assert back.texts == [texts[:width] for texts in found.texts]
-    np.testing.assert_array_equal(back.scores, found.scores[:, :width])
+    np.testing.assert_allclose(back.scores, found.scores[:, :width], atol=1e-6)
     assert back.to_json() == found.to_json()
 
 

@@ -1,6 +1,7 @@
 """A run that is killed at any moment, however often, ends in the same bits as one that is left alone."""
 
 import json
+import os
 import random
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from bertvision.files import SCRATCH
-from runs import Command, bertvision, tiny_recipe
+from runs import Command, tiny_recipe
 
 TIMES = {"train_seconds", "infer_seconds"}
 FILES = ["log.jsonl", "metrics.json", "recipe.toml", "report.html", "report.md", "study.json"]
@@ -85,34 +86,53 @@ def test_a_kill_in_the_middle_of_a_stage(moment, whole, tmp_path):
 
 
 def test_kills_while_files_are_being_written(whole, tmp_path):
-    """Each start is killed when it writes something that an earlier one did not get to."""
+    """Each start is killed when it writes something that no earlier one was killed at."""
     run, seen = tmp_path / "run", set()
 
     def writing() -> bool:
-        for path in run.rglob(".*"):
-            what = path.name.lstrip(".").split(".safetensors")[0].split(".json")[0]
-            if SCRATCH.fullmatch(path.name) and what not in seen:
-                seen.add(what)
-                return True
+        for _, directories, files in os.walk(run):
+            for name in filter(SCRATCH.fullmatch, directories + files):
+                what = name.lstrip(".").split(".safetensors")[0].split(".json")[0]
+                if what not in seen and not what.startswith("tmp"):
+                    seen.add(what)
+                    return True
         return False
 
     kills = 0
-    while start(tmp_path).kill_when(writing):
+    while kills < 6 and start(tmp_path).kill_when(writing):
         kills += 1
     assert kills >= 3 and len(seen) == kills
     assert_same(finished(tmp_path), whole)
 
 
 def test_kills_at_random_moments(whole, tmp_path):
-    chance = random.Random(5)
-    kills = 0
-    while True:
-        command = start(tmp_path)
-        command.process.join(timeout=chance.uniform(0.05, 1.2))
-        if not command.running:
-            break
+    chance, kills = random.Random(5), 0
+    while (command := start(tmp_path)).process.join(timeout=chance.uniform(0.1, 0.5) * 1.2**kills) or command.running:
         command.kill()
         kills += 1
-        assert kills < 60, "it makes no progress"
     assert kills >= 2
+    assert_same(finished(tmp_path), whole)
+
+
+def test_two_processes_cannot_work_in_one_run(tmp_path):
+    first = start(tmp_path)
+    while not exists(tmp_path / "run", "study.json"):
+        assert first.running
+    second = start(tmp_path).wait()
+    assert first.wait().code == 0
+    assert second.code == 2
+    assert second.err == f"bertvision: {tmp_path}/run: another process is at work here; wait for it, or choose another place\n"
+
+
+def test_a_damaged_snapshot_is_one_clear_line(whole, tmp_path):
+    snapshot = tmp_path / "run" / "seed-1" / "finetune.snapshot.safetensors"
+    assert start(tmp_path).kill_when(snapshot.exists)
+    content = snapshot.read_bytes()
+    for damaged in (b"", content[:100], content[:-1000], bytes(1000)):
+        snapshot.write_bytes(damaged)
+        done = start(tmp_path).wait()
+        assert done.code == 2
+        assert done.err.count("\n") == 1 and "Traceback" not in done.err
+        assert str(snapshot) in done.err and "damaged" in done.err and "delete it" in done.err
+    snapshot.unlink()
     assert_same(finished(tmp_path), whole)

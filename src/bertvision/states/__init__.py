@@ -1,0 +1,1 @@
+"""States: live from the backbone, or from a store on disk."""
