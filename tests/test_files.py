@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from bertvision.errors import UserError
-from bertvision.files import load_tensors, read_json, replacing, save_tensors, write_json, write_text
+from bertvision.files import claim, load_tensors, read_json, replacing, save_tensors, write_json, write_text
 
 
 def names(directory: Path) -> list[str]:
@@ -117,6 +117,8 @@ def test_a_kill_at_any_moment_leaves_a_whole_file(tmp_path):
     tensors, about = load_tensors(path)
     assert about["number"] > 0
     assert bool((tensors["x"] == about["number"]).all())
+    claim(tmp_path)  # whoever goes on with it finds nothing of what was under way
+    assert names(tmp_path) == ["a.safetensors"]
 
 
 def test_tensors_and_notes_come_back(tmp_path):
@@ -140,11 +142,71 @@ def test_tensors_and_notes_come_back(tmp_path):
         assert not found[key].requires_grad
 
 
-def test_json_comes_back(tmp_path):
-    value = {"ü": [1, 2.5, None, True, "\n"], "b": {}}
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"ü": [1, 2.5, None, True, "\n"], "b": {}}, '{\n "ü": [1, 2.5, null, true, "\\n"],\n "b": {}\n}\n'),
+        ([{"a": 1}, [2]], '[\n {"a": 1},\n [2]\n]\n'),
+        ({}, "{}\n"),
+        ([], "[]\n"),
+        ("x", '"x"\n'),
+    ],
+)
+def test_json_comes_back(value, text, tmp_path):
     write_json(tmp_path / "a.json", value)
     assert read_json(tmp_path / "a.json") == value
-    assert (tmp_path / "a.json").read_text(encoding="utf-8").startswith('{\n "ü": [')
+    assert (tmp_path / "a.json").read_text(encoding="utf-8") == text
+
+
+CLAIM = """
+import sys
+from pathlib import Path
+from bertvision.errors import UserError
+from bertvision.files import claim
+try:
+    claim(Path(sys.argv[1]))
+    print("claimed", flush=True)
+    sys.stdin.readline()
+except UserError as error:
+    print(error, flush=True)
+"""
+
+
+def claiming(directory: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", CLAIM, str(directory)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_directory_belongs_to_one_process_until_it_ends(tmp_path):
+    place = tmp_path / "new" / "run"
+    with claiming(place) as first:
+        try:
+            assert first.stdout is not None
+            assert first.stdout.readline() == "claimed\n"
+            with pytest.raises(UserError, match="another process is at work here"):
+                claim(place)
+        finally:
+            first.kill()
+    claim(place)
+    claim(place)  # one's own is one's own
+    with claiming(place) as second:
+        assert second.communicate("\n")[0].startswith(f"{place}: another process is at work here")
+
+
+def test_claiming_removes_only_what_this_program_left_unfinished(tmp_path):
+    kept = [".tmpabc123", ".film.part", ".a.json.1-1", "a.json.12-0123abcd", "seed-1/scores.json", ".hidden/.b.json"]
+    for name in [*kept, "seed-1/.scores.json.12-0123abcd/scores.json", "seed-1/.checkpoint-0.3.part/head.safetensors"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    claim(tmp_path)
+    assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()) == sorted(kept)
+    assert names(tmp_path / "seed-1") == ["scores.json"]
+
+
+def test_what_cannot_be_claimed_says_so(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match=r"cannot be written .*; choose another place"):
+        claim(tmp_path / "file" / "run")
 
 
 def refused(read, path: Path, what: str) -> str:

@@ -7,7 +7,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +22,20 @@ try:
 except ImportError:  # Windows: there directories are not claimed
     fcntl = None  # type: ignore[assignment]
 
-SCRATCH = re.compile(r"\..+\.(\d+-[0-9a-f]{8}|part)|\.tmp\w{6}")  # ours, and those of safetensors: not yet whole
+SCRATCH = re.compile(r"\..+\.\d+-[0-9a-f]{8}|\.checkpoint-.+\.part")  # directories of what is not yet whole
 _claimed: dict[Path, int] = {}  # directory -> the open descriptor that holds its lock until this process ends
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields a temporary path beside `path`; on success it takes the place of `path`, on failure it is removed."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    """Yields an empty file in a directory of its own beside `path`; on success it takes the place of `path`.
+
+    The directory is removed in the end, with whatever else the writer may have put there.
+    """
+    scratch = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}") / path.name
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        scratch.touch(exist_ok=False)
+        scratch.parent.mkdir(parents=True)
+        scratch.touch()
         mode = scratch.stat().st_mode  # what the user's umask asks for; some writers make their files private
         yield scratch
         scratch.chmod(mode)
@@ -40,8 +43,7 @@ def replacing(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise _unwritable(path, error) from error
     finally:
-        with suppress(OSError):  # above all: there may be nothing to remove
-            scratch.unlink()
+        shutil.rmtree(scratch.parent, ignore_errors=True)
 
 
 def _unwritable(path: Path, error: OSError) -> UserError:
@@ -53,7 +55,8 @@ def _unwritable(path: Path, error: OSError) -> UserError:
 def claim(directory: Path) -> None:
     """Makes `directory` and makes this process, until it ends, the only one at work in it; UserError if another is.
 
-    What an earlier process was writing when it was killed is removed.
+    What an earlier process was writing when it was killed is removed: by names that only this program gives, for the
+    directory may be one that holds other things too.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -65,10 +68,7 @@ def claim(directory: Path) -> None:
     except OSError as error:
         raise _unwritable(directory, error) from error
     for path in [path for path in directory.rglob(".*") if SCRATCH.fullmatch(path.name)]:
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _lock(directory: Path) -> int:
@@ -90,7 +90,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes `value` with one line for each entry of the outermost object or list: to be read by people, and quickly."""
+    """Writes `value` with one line for each entry of the outermost object or list: for people, and quick to read."""
 
     def compact(part: Any) -> str:
         return json.dumps(part, ensure_ascii=False)

@@ -85,7 +85,7 @@ def test_checkpoints_at_fractions(tmp_path):
 
 
 def test_epochs_that_fall_on_one_step_are_all_kept(tmp_path):
-    found = tune(tmp_path, recipe_of(finetune={"epochs": 0.17, "checkpoints": [0.001, 0.02, 0.1]}))
+    found = tune(tmp_path, recipe_of(finetune={"epochs": 0.3, "checkpoints": [0.001, 0.02, 0.1]}))
     assert [one.about()["step"] for one in found.values()] == [0, 1, 1, 2]
     assert all(one.done for one in found.values())
 
@@ -167,7 +167,7 @@ def test_lora_beside_the_rest(tmp_path):
 
 def test_a_rate_that_is_much_too_high_is_an_error(tmp_path):
     with pytest.raises(UserError, match=r"finetune: its (loss|gradient) became (nan|inf) at step \d+; a lower learning"):
-        tune(tmp_path, brief(learning_rate=1e30, warmup=0.0))
+        tune(tmp_path, brief(learning_rate=1e18, warmup=0.0))
     assert not (tmp_path / "checkpoint-0.333333").exists()  # not even if only the last step did it
 
 

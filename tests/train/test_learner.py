@@ -79,7 +79,7 @@ def test_the_state_goes_into_tensors_and_back(states, batch):
     one, other = (learner({"kind": "conv", "form": "xception", "dropout": 0.1}) for _ in range(2))
     for each in (one, other):  # no head of ours keeps statistics, but one may
         each.head.register_buffer("seen", torch.zeros(()))
-        each.head.register_forward_hook(lambda head, inputs, output: head.seen.add_(1))
+        each.head.register_forward_pre_hook(lambda head, inputs: head.seen.add_(1) and None)
     for step in range(3):
         one.learn(states, batch, TASK, step)
     kept = {key: value.clone() for key, value in one.state().items()}

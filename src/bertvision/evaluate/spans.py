@@ -17,16 +17,32 @@ from bertvision.evaluate.decode import decode
 CERTAIN = 1e4  # no-answer scores stay finite: a question without any candidate span has this one
 
 
+class SpanTexts(Sequence[list[str]]):
+    """The texts of spans chars (Q, K, 2), cut from Q contexts when asked for: kept, they would outweigh all the rest."""
+
+    def __init__(self, records: Sequence[Record], chars: NDArray[np.int64]) -> None:
+        self.records, self.chars = records, chars
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, row: Any) -> Any:
+        if isinstance(row, slice):
+            return [self[place] for place in range(len(self))[row]]
+        context = self.records[row].context
+        return [context[start:end] for start, end in self.chars[row].tolist()]
+
+
 @dataclass(frozen=True, slots=True)
 class SpanPredictions:
     """The K best answers of each of Q questions, best first, and how much "no answer" outweighs the best.
 
-    ids: Q question ids. texts: (Q, K) answers, "" where there are fewer. chars: (Q, K, 2) offsets in the context.
+    ids: Q question ids. texts: Q lists of K answers, "" where there are fewer. chars: (Q, K, 2) offsets in the context.
     scores: (Q, K), -inf where there are fewer. no_answer: (Q,) null score minus best span score.
     """
 
     ids: list[str]
-    texts: list[list[str]]
+    texts: Sequence[list[str]]
     chars: NDArray[np.int64]
     scores: NDArray[np.float64]
     no_answer: NDArray[np.float64]
@@ -130,12 +146,8 @@ class SpanCollector:
         scores = np.full((questions, self.nbest), -np.inf)
         places = np.zeros((questions, self.nbest, 2), np.int64)
         scores[example, rank], places[example, rank] = score[kept], chars[kept]
-        texts = [[""] * self.nbest for _ in range(questions)]
-        for row, column in zip(example.tolist(), rank.tolist()):
-            start, end = places[row, column]
-            texts[row][column] = self.records[row].context[start:end]
         ids = [record.id for record in self.records]
-        return SpanPredictions(ids, texts, places, scores, self._no_answer(scores[:, 0]))
+        return SpanPredictions(ids, SpanTexts(self.records, places), places, scores, self._no_answer(scores[:, 0]))
 
     def _no_answer(self, best: NDArray[np.float64]) -> NDArray[np.float64]:
         # The question is unanswerable if every window says so, hence the least null score; under the independent

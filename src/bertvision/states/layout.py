@@ -125,5 +125,5 @@ def checksum(parts: list[NDArray[np.uint8]]) -> int:
     """crc32 of the parts, one after the other."""
     found = 0
     for part in parts:
-        found = zlib.crc32(part, found)
+        found = zlib.crc32(part.data, found)
     return found

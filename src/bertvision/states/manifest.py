@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from bertvision.backbone.backbone import Backbone
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
 from bertvision.files import fitting, read_json, write_json
-from bertvision.states.layout import Dtype, Layout, Positions, Reads
+from bertvision.states.layout import CHECK_BYTES, Dtype, Layout, Positions, Reads
 
 FORMAT = 1
 NAME = "manifest.json"
@@ -22,7 +22,7 @@ NAME = "manifest.json"
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A file with the states of windows first ... end - 1. checksum: sha256 of its table of crc32s; "" = not written."""
+    """A file with the states of windows first:end. checksum: sha256 of its table of crc32s, "" until it is written."""
 
     file: str
     first: int
@@ -56,7 +56,7 @@ class Manifest:
         """The manifest of a store that is still to be written, with shards of at most `shard_bytes` (or one window)."""
         layers = backbone.layers if reads == "all" else 1
         lengths = kept_lengths(windows, positions)
-        ends = _cut(lengths, Layout(lengths, layers, backbone.width, dtype), shard_bytes)
+        ends = _cut(Layout(lengths, layers, backbone.width, dtype), shard_bytes)
         shards = tuple(
             Shard(f"shard-{n:05d}.bin", first, end, Layout(lengths[first:end], layers, backbone.width, dtype).bytes)
             for n, (first, end) in enumerate(zip([0, *ends], ends))
@@ -74,7 +74,7 @@ class Manifest:
         return replace(self, shards=tuple(shards))
 
     def save(self, directory: Path) -> None:
-        table = _table(self)
+        table = {"format": FORMAT, **asdict(self)}
         write_json(directory / NAME, {**table, "seal": _seal(table)})
 
     @classmethod
@@ -84,18 +84,16 @@ class Manifest:
         if not path.exists():
             raise UserError(f"{directory}: no store of states; `bertvision tap` writes one")
         table = read_json(path, "manifest of a store")
+        table = table if isinstance(table, dict) else {}
         with fitting(path, "manifest of a store"):
-            table = dict(table)
-            if table.get("format", FORMAT) != FORMAT:
-                raise UserError(f"{path}: is of format {table['format']}, not {FORMAT}; delete the store, write it anew")
-            if table.pop("seal", None) != _seal(table):
-                raise TypeError("its seal does not fit")
+            if table.get("format") != FORMAT or table.pop("seal") != _seal(table):
+                raise TypeError("its seal or its format does not fit")
             del table["format"]
             return cls(**{**table, "shards": tuple(Shard(**shard) for shard in table["shards"])})
 
-    def refuse_others(self, directory: Path, backbone: Backbone, windows: Windows) -> None:
-        """UserError unless the states are those of this encoder, as its weights are now, and of these windows."""
-        weights, tokenizer, ids = fingerprints(backbone, windows)
+    def refuse_others(self, directory: Path, made_from: tuple[str, str, str]) -> None:
+        """UserError unless the states were made from the same as `made_from`, see `fingerprints`."""
+        weights, tokenizer, ids = made_from
         way_out = "delete it or choose another place, and write it anew"
         if self.tokenizer != tokenizer:
             raise UserError(f"{directory}: was written with another tokenizer; {way_out}")
@@ -115,26 +113,19 @@ def fingerprints(backbone: Backbone, windows: Windows) -> tuple[str, str, str]:
     digest = hashlib.sha256()
     for array in (windows.ids, windows.types, windows.starts):
         digest.update(f"{array.dtype} {array.shape}".encode())
-        digest.update(np.ascontiguousarray(array))
+        digest.update(np.ascontiguousarray(array).data)
     tokenizer = hashlib.sha256(backbone.tokenizer.to_str().encode())
     return backbone.fingerprint, tokenizer.hexdigest(), digest.hexdigest()
 
 
-def _cut(lengths: NDArray[np.int64], layout: Layout, shard_bytes: int) -> list[int]:
-    """The ends of the shards."""
-    size = Layout(lengths[:1], layout.layers, layout.width, layout.dtype)  # for its bytes per token
-    before = layout.starts * (size.value_bytes + size.scale_bytes)  # (N + 1,) bytes
+def _cut(layout: Layout, shard_bytes: int) -> list[int]:
+    """The ends of the shards: as many windows as fit into each, at least one."""
+    before = layout.starts * (layout.value_bytes + layout.scale_bytes) + CHECK_BYTES * np.arange(len(layout.starts))
     ends = [0]
-    while ends[-1] < len(lengths):
+    while ends[-1] < len(layout.lengths):
         end = int(np.searchsorted(before, before[ends[-1]] + shard_bytes, side="right")) - 1
         ends.append(max(end, ends[-1] + 1))
     return ends[1:]
-
-
-def _table(manifest: Manifest) -> dict[str, Any]:
-    table = {name: getattr(manifest, name) for name in Manifest.__slots__}
-    shards = [{name: getattr(shard, name) for name in Shard.__slots__} for shard in manifest.shards]
-    return {"format": FORMAT, **table, "shards": shards}
 
 
 def _seal(table: Mapping[str, Any]) -> str:

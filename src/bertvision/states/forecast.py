@@ -1,0 +1,193 @@
+"""Forecast: what a store would weigh, and what live and stored states would cost here, from a few measured batches."""
+
+import math
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from bertvision.backbone.backbone import Backbone
+from bertvision.data.windows import Windows
+from bertvision.errors import UserError
+from bertvision.states.layout import Dtype, Layout, Positions, Reads
+from bertvision.states.manifest import kept_lengths
+from bertvision.states.probe import Bench, Probe, spread
+
+try:
+    import resource
+except ImportError:  # Windows: there peak memory is not told
+    resource = None  # type: ignore[assignment]
+
+SPARE = 1.05  # a store is not begun unless the disk would keep this much of its size free
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What is to be expected of training `heads` heads for `epochs` epochs.
+
+    bytes: of a store, by dtype; padded_bytes: of all windows as fp32, padded to the longest. The seconds of one
+    epoch: of the encoder, of all heads together, of writing a store, of checking it on first use, of reading it.
+    peak_bytes: most memory this process has held, the largest batch included; 0 = not known. free_bytes: of the disk.
+    """
+
+    windows: int
+    tokens: int
+    longest: int
+    epochs: float
+    heads: int
+    dtype: Dtype
+    bytes: dict[str, int]
+    padded_bytes: int
+    encoder_seconds: float
+    heads_seconds: float
+    write_seconds: float
+    check_seconds: float
+    read_seconds: float
+    peak_bytes: int
+    free_bytes: int
+
+    @property
+    def live_seconds(self) -> float:
+        """The encoder runs in every epoch."""
+        return self.epochs * (self.encoder_seconds + self.heads_seconds)
+
+    @property
+    def stored_seconds(self) -> float:
+        """The encoder runs once, as if nothing were written at the same time; every epoch reads."""
+        once = self.encoder_seconds + self.write_seconds + self.check_seconds
+        return once + self.epochs * (self.read_seconds + self.heads_seconds)
+
+    def choose(self) -> tuple[Literal["live", "stored"], str]:
+        """The quicker way that the disk has room for, and why."""
+        wanted = self.bytes[self.dtype]
+        times = f"live takes {_time(self.live_seconds)}, stored {_time(self.stored_seconds)}"
+        if self.stored_seconds == math.inf:
+            return "live", f"a store cannot be written there, or not as {self.dtype}"
+        if self.stored_seconds >= self.live_seconds:
+            return "live", f"{times}, and live needs no disk"
+        if wanted * SPARE > self.free_bytes:
+            return "live", f"{times}, but the store needs {_size(wanted)} and {_size(self.free_bytes)} are free"
+        return "stored", f"{times}; the store needs {_size(wanted)} of {_size(self.free_bytes)} that are free"
+
+    def lines(self) -> list[str]:
+        """The forecast in words."""
+        mean = self.tokens / max(1, self.windows)
+        stores = ", ".join(
+            f"{_size(size)} as {name} (1/{self.padded_bytes / max(1, size):.1f})" for name, size in self.bytes.items()
+        )
+        encoder, heads = _time(self.encoder_seconds), _time(self.heads_seconds)
+        work = f"{self.epochs:g} epochs of {self.heads} heads"
+        choice, why = self.choose()
+        memory = [f"memory: {_size(self.peak_bytes)} at most"] if self.peak_bytes else []
+        return [
+            f"windows: {self.windows:,} of {mean:.0f} tokens, the longest {self.longest}; together {self.tokens:,}",
+            f"store: {stores}; padded fp32 would be {_size(self.padded_bytes)}; {_size(self.free_bytes)} are free",
+            f"one epoch: encoder {encoder}, heads {heads}, reading {self.dtype} {_time(self.read_seconds)}",
+            f"{work}: live {_time(self.live_seconds)}, stored {_time(self.stored_seconds)}",
+            *memory,
+            f"choice: {choice}, for {why}",
+        ]
+
+
+def forecast(
+    backbone: Backbone,
+    windows: Windows,
+    heads: Sequence[nn.Module],
+    epochs: float,
+    *,
+    directory: Path,
+    reads: Reads = "all",
+    positions: Positions = "all",
+    dtype: Dtype = "fp16",
+    batch_size: int = 16,
+    batch_tokens: int = 4096,
+) -> Forecast:
+    """Measures the longest, the middle and the shortest batch, all of it for real, and adds up over all lengths.
+
+    heads: modules States -> logits; copies of them are trained. directory: where a store would be, for the speed and
+    the room of that disk; nothing stays there.
+    """
+    lengths = windows.lengths
+    if not len(lengths):
+        raise UserError("forecast: there is nothing to read; give data with at least one question")
+    disk = _existing(directory)
+    place = disk / f".forecast-{secrets.token_hex(4)}"
+    try:
+        with torch.random.fork_rng(devices=[]):
+            bench = Bench(backbone, windows, heads, reads, positions, dtype, place / "shard.bin")
+            shortest, *others = spread(lengths, batch_size, batch_tokens)
+            bench.measure(shortest)  # the first time everything is slower
+            probes = [bench.measure(index) for index in (shortest, *others)]
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    kept, layers, width = kept_lengths(windows, positions), backbone.layers if reads == "all" else 1, backbone.width
+    names: list[Dtype] = [dtype, "fp16", "int8"]
+    sizes: dict[str, int] = {name: Layout(kept, layers, width, name).bytes for name in names}
+    write = _total(probes, "write", lengths)
+    from_disk = write if sizes[dtype] > _memory() / 2 else 0.0  # too large for the page cache: read as fast as written
+    return Forecast(
+        windows=len(windows),
+        tokens=int(lengths.sum()),
+        longest=int(lengths.max(initial=0)),
+        epochs=epochs,
+        heads=len(heads),
+        dtype=dtype,
+        bytes=sizes,
+        padded_bytes=4 * len(windows) * int(kept.max(initial=0)) * layers * width,
+        encoder_seconds=_total(probes, "encoder", lengths),
+        heads_seconds=_total(probes, "heads", lengths),
+        write_seconds=write,
+        check_seconds=_total(probes, "check", lengths),
+        read_seconds=max(from_disk, _total(probes, "read", lengths)),
+        peak_bytes=_peak(),
+        free_bytes=shutil.disk_usage(disk).free,
+    )
+
+
+def _total(probes: list[Probe], what: str, lengths: NDArray[np.int64]) -> float:
+    """Seconds for all windows: those per token, interpolated between the lengths that were measured."""
+    found = {probe.length: getattr(probe, what) / probe.tokens for probe in probes}
+    if math.inf in found.values():
+        return math.inf
+    known = sorted(found)
+    return float((lengths * np.interp(lengths, known, [found[length] for length in known])).sum())
+
+
+def _existing(directory: Path) -> Path:
+    """The directory, or the nearest above it that is there."""
+    return next(place for place in (directory, *directory.absolute().parents) if place.is_dir())
+
+
+def _memory() -> int:
+    """Bytes of memory of this machine."""
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 8 << 30
+
+
+def _peak() -> int:
+    if resource is None:
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def _time(seconds: float) -> str:
+    if seconds == math.inf:
+        return "impossible"
+    if seconds < 60:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _size(size: float) -> str:
+    power = min(4, int(math.log10(max(1, size))) // 3)
+    return f"{size / 1000**power:.{1 if power else 0}f} {('bytes', 'kB', 'MB', 'GB', 'TB')[power]}"

@@ -1,0 +1,192 @@
+"""The bank: heads trained together are, to the last bit, the heads trained alone."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertvision.backbone.states import States
+from bertvision.errors import UserError
+from bertvision.files import save_tensors
+from bertvision.heads import REGISTRY
+from bertvision.train.bank import HeadBank, file_name, snapshot_of, train_bank, unique_names
+from bertvision.train.progress import Journal
+from runs import load, recipe_of
+
+RECIPE = recipe_of(bank={"epochs": 1, "batch_size": 8, "learning_rate": 1e-2})
+BACKBONE, TASK, DATA = load(RECIPE)
+SHAPE = {"layers": BACKBONE.layers, "width": BACKBONE.width, "task": "spans", "outputs": 2}
+KINDS = [{"kind": kind} for kind in sorted(REGISTRY)]
+FORMS = [
+    {"kind": "pool", "weights": "mean"},
+    {"kind": "compress", "size": 4, "shared": False, "skip": True},
+    {"kind": "conv", "form": "inception", "dropout": 0.3},
+    {"kind": "attend", "form": "encoder"},
+]
+
+
+def train(directory: Path, entries, seed: int = 1, epochs: float = 1) -> HeadBank:
+    path = directory / "heads.safetensors"
+    trained = train_bank(
+        HeadBank(entries, **SHAPE, seed=seed),
+        BACKBONE,
+        TASK,
+        DATA["train"],
+        recipe_of(bank={"epochs": epochs, "batch_size": 8, "learning_rate": 1e-2}).bank,
+        seed=seed,
+        path=path,
+        identity="this",
+        snapshot_seconds=1e9,
+        journal=Journal(directory / "log.jsonl", quiet=True),
+    )
+    assert sorted(one.name for one in directory.iterdir()) == ["heads.safetensors", "log.jsonl"]
+    return trained
+
+
+def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    a, b = one.state_dict(), other.state_dict()
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def some_states(batch: int = 2, tokens: int = 5) -> States:
+    generator = torch.Generator().manual_seed(0)
+    layers = torch.randn(batch, BACKBONE.layers, tokens, BACKBONE.width, generator=generator)
+    return States(layers, torch.ones(batch, tokens, dtype=torch.bool))
+
+
+@pytest.fixture(scope="module")
+def all_kinds(tmp_path_factory) -> HeadBank:
+    return train(tmp_path_factory.mktemp("all"), [*KINDS, *FORMS])
+
+
+def test_all_kinds_learn_in_one_bank(all_kinds):
+    fresh = HeadBank([*KINDS, *FORMS], **SHAPE, seed=1)
+    assert all_kinds.names == fresh.names and len(all_kinds) == len(KINDS) + len(FORMS)
+    for name, head in all_kinds.items():
+        assert not same(head, fresh[name]), name
+        assert not head.training
+
+
+@pytest.mark.parametrize("entry", [*KINDS, *FORMS], ids=lambda entry: "-".join(map(str, entry.values())))
+def test_a_head_does_not_notice_the_others(entry, all_kinds, tmp_path):
+    alone = train(tmp_path, [entry])
+    assert same(alone[alone.names[0]], all_kinds[alone.names[0]])
+
+
+def test_the_order_in_the_bank_does_not_matter(all_kinds, tmp_path):
+    turned = train(tmp_path, [*FORMS, *KINDS][::-1])
+    assert all(same(head, all_kinds[name]) for name, head in turned.items())
+
+
+def test_another_seed_is_another_bank(tmp_path):
+    one, other = (HeadBank(KINDS, **SHAPE, seed=seed) for seed in (1, 2))
+    assert all(not same(head, other[name]) for name, head in one.items())
+
+
+def test_making_a_bank_leaves_the_random_numbers_alone():
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    HeadBank(KINDS, **SHAPE)
+    assert torch.equal(torch.rand(4), expected)
+
+
+def test_a_head_that_breaks_is_dropped_and_the_others_are_as_without_it(tmp_path):
+    good = [{"kind": "pool"}, {"kind": "conv", "dropout": 0.3}]
+    bad = {"kind": "compress", "size": 8, "learning_rate": 1e30, "name": "too fast"}
+    for part in ("with", "without"):
+        (tmp_path / part).mkdir()
+    mixed = train(tmp_path / "with", [good[0], bad, good[1]])
+    clean = train(tmp_path / "without", good)
+    assert all(same(head, mixed[name]) for name, head in clean.items())
+    _, about = HeadBank.load(tmp_path / "with" / "heads.safetensors")
+    assert list(about["stopped"]) == ["too fast"] and "became" in about["stopped"]["too fast"]
+    assert "too fast is dropped: its" in (tmp_path / "with" / "log.jsonl").read_text()
+    assert HeadBank.load(tmp_path / "without" / "heads.safetensors")[1]["stopped"] == {}
+
+
+def test_a_head_that_breaks_in_the_very_last_step_is_dropped_too(tmp_path):
+    train(tmp_path, [{"kind": "pool"}, {"kind": "compress", "learning_rate": 1e30}], epochs=1 / 6)
+    _, about = HeadBank.load(tmp_path / "heads.safetensors")
+    assert list(about["stopped"]) == ["compress"]
+
+
+def test_a_heads_own_rate(tmp_path):
+    for number in range(3):
+        (tmp_path / str(number)).mkdir()
+    own = train(tmp_path / "0", [{"kind": "pool", "learning_rate": 0.1}])
+    default = train(tmp_path / "1", [{"kind": "pool"}])
+    zero = train(tmp_path / "2", [{"kind": "pool", "learning_rate": 0.0}])  # 0 = the bank's
+    assert not same(own, default) and same(zero, default)
+
+
+def test_saved_and_loaded_it_is_the_same(all_kinds, tmp_path):
+    all_kinds.save(tmp_path / "a.safetensors", {"note": [1, "x"]})
+    loaded, about = HeadBank.load(tmp_path / "a.safetensors")
+    assert loaded.names == all_kinds.names and loaded.entries == all_kinds.entries and loaded.shape == all_kinds.shape
+    assert about["note"] == [1, "x"]
+    assert same(loaded, all_kinds) and not loaded.training
+    states = some_states()
+    expected = all_kinds(states)
+    assert list(expected) == all_kinds.names
+    for name, logits in loaded(states).items():
+        assert logits.shape == (2, 5, 2)
+        assert torch.equal(logits, expected[name])
+
+
+def test_it_reads_no_more_layers_than_its_heads():
+    assert HeadBank([{"kind": "last"}], **SHAPE).reads == "last"
+    assert HeadBank([{"kind": "last"}, {"kind": "pool"}], **SHAPE).reads == "all"
+
+
+def test_what_training_cost_is_noted(tmp_path):
+    train(tmp_path, KINDS[:2])
+    _, about = HeadBank.load(tmp_path / "heads.safetensors")
+    assert about["identity"] == "this" and about["feed_seconds"] > 0
+    assert all(seconds > 0 and math.isfinite(seconds) for seconds in about["seconds"].values())
+    assert len(about["seconds"]) == 2
+
+
+def test_names_are_readable_and_unique():
+    entries = [
+        {"kind": "pool"},
+        {"kind": "pool"},
+        {"kind": "pool", "name": "Pool"},
+        {"kind": "compress", "size": 8, "skip": True},
+        {"kind": "last", "name": "backbone"},
+        {"kind": "last", "name": "a/b"},
+        {"kind": "last", "name": "a b"},
+    ]
+    names = unique_names(entries)
+    assert names == ["pool", "pool #2", "Pool #3", "compress size=8 skip", "backbone #2", "a/b", "a b #2"]
+    files = [file_name(name).lower() for name in names]
+    assert len(set(files)) == len(files)
+    assert not any(set(name) & set('/\\: "') for name in files)
+    with pytest.raises(UserError, match="is how an ensemble is called"):
+        unique_names([{"kind": "pool", "name": "backbone + pool"}])
+
+
+def test_where_it_is_kept_while_it_trains():
+    assert snapshot_of(Path("a/heads-0.3.safetensors")) == Path("a/heads-0.3.snapshot.safetensors")
+
+
+def test_a_file_that_is_no_bank_is_refused_in_one_line(tmp_path):
+    path = tmp_path / "a.safetensors"
+    bank = HeadBank([{"kind": "pool"}], **SHAPE)
+    bank.save(path)
+    whole = path.read_bytes()
+
+    def other(about: dict) -> bytes:
+        save_tensors(path, {"x": torch.zeros(1)}, about)
+        return path.read_bytes()
+
+    contents = [b"", whole[:-20], whole[:50], other({}), other({"entries": [{"kind": "pool"}], "shape": SHAPE})]
+    for content in contents:
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=r"a\.safetensors: damaged, or not a bank of heads") as caught:
+            HeadBank.load(path)
+        assert "\n" not in str(caught.value)
+    path.unlink()
+    with pytest.raises(UserError, match="no such bank of heads"):
+        HeadBank.load(path)
