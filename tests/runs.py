@@ -3,44 +3,67 @@
 from runs import Command, bertvision, encoder, questions, recipe_of, tiny_recipe
 """
 
+import atexit
 import multiprocessing
 import os
 import random
+import resource
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from multiprocessing.connection import Connection
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 import torch
 
 from bertvision.backbone.backbone import Backbone
+from bertvision.data.source import load_articles
 from bertvision.data.squad import write_articles
-from bertvision.recipe import Recipe, from_table, to_toml
+from bertvision.recipe import DataRecipe, EvaluateRecipe, Recipe, from_table, to_toml
 from bertvision.tasks import Dataset, Spans
+from bertvision.train.bank import HeadBank
+from bertvision.train.predict import predict
+from bertvision.train.progress import Journal
 from encoders import WORDS, save_tiny
 
 # A process that has imported everything forks off each command: a start takes milliseconds instead of seconds.
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(
-    ["bertvision.train.evaluation", "bertvision.report.page", "transformers.models.bert.modeling_bert"]
-    + ["matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"]
+    [
+        "bertvision.train.evaluation",
+        "bertvision.report.page",
+        "transformers.models.bert.modeling_bert",
+        "matplotlib.backends.backend_agg",
+        "matplotlib.backends.backend_svg",
+    ]
 )
+
+ARTICLE = 10  # questions
+LENGTHS = {"max_length": 64, "overlap": 8}  # of windows in tokens
+
+
+@cache
+def _place() -> Path:
+    """A directory for what tests share, until they are all done."""
+    directory = TemporaryDirectory(prefix="bertvision-")
+    atexit.register(directory.cleanup)
+    return Path(directory.name)
 
 
 @cache
 def encoder(family: str = "bert") -> str:
     """The directory of a tiny encoder; one for all tests, which only read it."""
-    return str(save_tiny(Path(mkdtemp(prefix=f"tiny-{family}-")), family))
+    return str(save_tiny(_place() / f"tiny-{family}", family))
 
 
 @cache
 def questions(count: int, seed: int = 0) -> str:
     """A SQuAD file of short texts in words that the tiny tokenizers know; a third is unanswerable."""
-    path = Path(mkdtemp(prefix="questions-")) / f"{count}-{seed}.json"
+    path = _place() / f"questions-{count}-{seed}.json"
     write_articles(path, articles(count, seed))
     return str(path)
 
@@ -58,7 +81,8 @@ def articles(count: int, seed: int = 0) -> list[dict]:
         qa = {"id": f"{seed}-{number}", "question": question, "answers": answers, "is_impossible": not answers}
         paragraphs.append({"context": " ".join(text), "qas": [qa]})
     return [
-        {"title": f"article {start}", "paragraphs": paragraphs[start : start + 10]} for start in range(0, count, 10)
+        {"title": f"article {start}", "paragraphs": paragraphs[start : start + ARTICLE]}
+        for start in range(0, count, ARTICLE)
     ]
 
 
@@ -66,7 +90,13 @@ def recipe_of(**tables: object) -> Recipe:
     """A study of a second: a tiny encoder, 48 questions, two checkpoints, two heads. tables: entries laid over it."""
     table: dict = {
         "backbone": {"name": encoder()},
-        "data": {"train": questions(48), "tune": questions(24, 1), "test": questions(24, 2), "max_length": 64, "overlap": 8},
+        "data": {
+            "train": questions(48),
+            "tune": questions(24, 1),
+            "test": questions(24, 2),
+            "max_length": 64,
+            "overlap": 8,
+        },
         "finetune": {"epochs": 1, "checkpoints": [0.5], "batch_size": 8, "learning_rate": 1e-3},
         "bank": {"epochs": 1, "batch_size": 8},
         "evaluate": {"nbest": 3},
@@ -150,3 +180,27 @@ def _main(words: Sequence[str], cwd: str, out: str, err: str) -> None:
     from bertvision.cli import main
 
     main()
+
+
+def peak_of_prediction(encoder: str, path: str, count: int) -> float:
+    """The peak memory, in MiB, of a process that predicts the first `count` of the `questions` in a file."""
+    receiver, sender = processes.Pipe(duplex=False)
+    process = processes.Process(target=_predict, args=(encoder, path, count, sender))
+    process.start()
+    sender.close()
+    try:
+        return receiver.recv()
+    finally:
+        process.join()
+
+
+def _predict(encoder: str, path: str, count: int, answer: Connection) -> None:
+    torch.set_num_threads(1)
+    backbone, task = Backbone.load(encoder), Spans()
+    chosen = load_articles(path)[: count // ARTICLE]
+    data = task.dataset(path, chosen, backbone.tokenizer, DataRecipe(**LENGTHS))
+    assert len(data.windows) == count
+    bank = HeadBank([{"kind": "last"}, {"kind": "pool"}], layers=backbone.layers, width=backbone.width, task="spans")
+    ensembles = {"both": ("last", "pool")}
+    predict(backbone, dict(bank.items()), task, data, EvaluateRecipe(), Journal(quiet=True), ensembles=ensembles)
+    answer.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)

@@ -1,4 +1,4 @@
-"""Tuning: checkpoints where they were asked for, what moves and what does not, and every way of tuning with every head."""
+"""Tuning: checkpoints where they were asked for, what moves and what does not, every plan with every head."""
 
 from pathlib import Path
 
@@ -166,7 +166,9 @@ def test_lora_beside_the_rest(tmp_path):
 
 
 def test_a_rate_that_is_much_too_high_is_an_error(tmp_path):
-    with pytest.raises(UserError, match=r"finetune: its (loss|gradient) became (nan|inf) at step \d+; a lower learning"):
+    with pytest.raises(
+        UserError, match=r"finetune: its (loss|gradient) became (nan|inf) at step \d+; a lower learning"
+    ):
         tune(tmp_path, brief(learning_rate=1e18, warmup=0.0))
     assert not (tmp_path / "checkpoint-0.333333").exists()  # not even if only the last step did it
 
@@ -178,7 +180,11 @@ def test_a_damaged_checkpoint_is_one_line(tmp_path):
     for name in ("backbone.safetensors", "head.safetensors"):
         path = checkpoint.directory / name
         content = path.read_bytes()
-        for damaged in (content[: len(content) // 2], b"", (checkpoint.directory / "backbone.safetensors").read_bytes()):
+        for damaged in (
+            content[: len(content) // 2],
+            b"",
+            (checkpoint.directory / "backbone.safetensors").read_bytes(),
+        ):
             if damaged == content:
                 continue
             path.write_bytes(damaged)

@@ -1,23 +1,20 @@
 """Prediction: one pass for all members, the same whatever the batches, and nothing kept that grows with the data."""
 
 import math
-import resource
 import weakref
 
 import numpy as np
 import pytest
 import torch
 
-from bertvision.backbone.backbone import Backbone
 from bertvision.data.batches import collate
 from bertvision.errors import UserError
 from bertvision.recipe import EvaluateRecipe
-from bertvision.tasks import Spans
 from bertvision.train.bank import HeadBank
 from bertvision.train.predict import Pass, predict
 from bertvision.train.progress import Journal
 from encoders import FAMILIES, save_tiny
-from runs import articles, encoder, load, processes, questions, recipe_of
+from runs import articles, encoder, load, peak_of_prediction, questions, recipe_of
 
 JOURNAL = Journal(quiet=True)
 ENTRIES = [
@@ -143,31 +140,11 @@ def test_states_and_logits_live_no_longer_than_their_batch():
     assert len(kept) > 10
 
 
-def peak_of(count: int, encoder: str, path: str, answer) -> None:
-    """Sends the megabytes at the peak of a pass over `count` questions."""
-    torch.set_num_threads(1)
-    backbone, task = Backbone.load(encoder), Spans()
-    from bertvision.data.source import load_articles
-
-    data = task.dataset(path, load_articles(path)[: count // 10], backbone.tokenizer, recipe_of().data)
-    assert len(data.windows) == count
-    bank = HeadBank([{"kind": "last"}, {"kind": "pool"}], layers=backbone.layers, width=backbone.width, task="spans")
-    predict(backbone, dict(bank.items()), task, data, EvaluateRecipe(), JOURNAL, ensembles=PAIRS)
-    answer.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-
-
 def test_memory_does_not_grow_with_the_data(tmp_path):
     """Peaks of 12,000 windows and of 1,000: of a window only its candidates and its null score are kept."""
     name = str(save_tiny(tmp_path, "bert", num_hidden_layers=1, intermediate_size=32))
-    path, peaks = questions(12_000, 9), []
-    for count in (1_000, 12_000):
-        receiver, sender = processes.Pipe(duplex=False)
-        process = processes.Process(target=peak_of, args=(count, name, path, sender))
-        process.start()
-        assert receiver.poll(120), "no answer"
-        peaks.append(receiver.recv())
-        process.join()
-    assert peaks[1] - peaks[0] < 200, peaks
+    small, large = (peak_of_prediction(name, questions(12_000, 9), count) for count in (1_000, 12_000))
+    assert large - small < 200
 
 
 def test_the_data_of_these_tests_is_what_it_claims():

@@ -121,7 +121,10 @@ def test_two_processes_cannot_work_in_one_run(tmp_path):
     second = start(tmp_path).wait()
     assert first.wait().code == 0
     assert second.code == 2
-    assert second.err == f"bertvision: {tmp_path}/run: another process is at work here; wait for it, or choose another place\n"
+    assert (
+        second.err
+        == f"bertvision: {tmp_path}/run: another process is at work here; wait for it, or choose another place\n"
+    )
 
 
 def test_a_damaged_snapshot_is_one_clear_line(whole, tmp_path):

@@ -120,7 +120,9 @@ def forecast(
     if not len(lengths):
         raise UserError("forecast: there is nothing to read; give data with at least one question")
     disk = _existing(directory)
-    place = disk / f".forecast-{secrets.token_hex(4)}"
+    place = (
+        disk / f".forecast.{os.getpid()}-{secrets.token_hex(4)}"
+    )  # a scratch name: `claim` clears away what a kill left
     try:
         with torch.random.fork_rng(devices=[]):
             bench = Bench(backbone, windows, heads, reads, positions, dtype, place / "shard.bin")

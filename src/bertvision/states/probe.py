@@ -66,7 +66,8 @@ class Bench:
             optimizer.zero_grad()
         clock.append(time.perf_counter())
         tokens = int(self.windows.lengths[index].sum())
-        return Probe(tokens / len(index), tokens, *np.diff(clock).tolist(), *self._store(index, states))
+        encoder, learning = np.diff(clock).tolist()
+        return Probe(tokens / len(index), tokens, encoder, learning, *self._store(index, states))
 
     def _store(self, index: NDArray[np.int64], states: States) -> tuple[float, float, float]:
         """Seconds of writing, checking and reading."""

@@ -1,0 +1,100 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertvision.errors import UserError
+from bertvision.heads import build_head
+from bertvision.states.forecast import Forecast, forecast
+from bertvision.states.layout import Positions
+from bertvision.states.write import write_store
+from states.stores import LENGTHS, tiny_backbone, windows_of
+
+KNOWN = Forecast(
+    windows=1000,
+    tokens=150_000,
+    longest=384,
+    epochs=3,
+    heads=2,
+    dtype="fp16",
+    bytes={"fp16": 2_000_000_000, "int8": 1_010_000_000},
+    padded_bytes=10_000_000_000,
+    encoder_seconds=600,
+    heads_seconds=60,
+    write_seconds=30,
+    check_seconds=10,
+    read_seconds=20,
+    peak_bytes=3_000_000_000,
+    free_bytes=50_000_000_000,
+)
+
+
+def measured(directory: Path, positions: Positions = "all") -> Forecast:
+    """Two heads; those of [CLS] are for labels."""
+    backbone, task = tiny_backbone(), "spans" if positions == "all" else "labels"
+    shape = {"layers": backbone.layers, "width": backbone.width, "task": task}
+    heads = [build_head({"kind": kind}, **shape) for kind in ("pool", "last")]
+    return forecast(backbone, windows_of(LENGTHS), heads, 2, directory=directory / "not" / "yet", positions=positions)
+
+
+@pytest.mark.parametrize("positions", ["all", "cls"])
+@pytest.mark.parametrize("dtype", ["fp16", "int8"])
+def test_its_sizes_are_those_of_the_store(tmp_path, dtype, positions):
+    found = measured(tmp_path, positions)
+    store = write_store(tmp_path, tiny_backbone(), windows_of(LENGTHS), dtype=dtype, positions=positions)
+    assert found.bytes[dtype] == store.bytes
+    assert (found.windows, found.tokens, found.longest) == (len(LENGTHS), sum(LENGTHS), max(LENGTHS))
+    longest = max(LENGTHS) if positions == "all" else 1
+    assert found.padded_bytes == len(LENGTHS) * longest * 4 * 32 * 4
+
+
+def test_it_measures_all_parts_and_leaves_nothing_behind(tmp_path):
+    backbone = tiny_backbone()
+    head = build_head({"kind": "compress", "size": 8}, layers=backbone.layers, width=backbone.width, task="spans")
+    before = {key: value.clone() for key, value in head.state_dict().items()}
+    random = torch.random.get_rng_state()
+    found = forecast(backbone, windows_of(LENGTHS), [head], 2, directory=tmp_path)
+    parts = (found.encoder_seconds, found.heads_seconds, found.write_seconds, found.check_seconds, found.read_seconds)
+    assert all(0 < seconds < 60 for seconds in parts)
+    assert found.peak_bytes > 1 << 20 and found.free_bytes > 0
+    assert not list(tmp_path.iterdir())
+    assert torch.equal(torch.random.get_rng_state(), random)
+    assert all(torch.equal(value, before[key]) for key, value in head.state_dict().items())
+    assert all(parameter.grad is None for parameter in head.parameters())
+
+
+def test_heads_cost_the_same_both_ways():
+    assert KNOWN.live_seconds == 3 * 660
+    assert KNOWN.stored_seconds == 600 + 30 + 10 + 3 * 80
+
+
+def test_it_chooses_the_quicker_way_that_has_room():
+    assert KNOWN.choose()[0] == "stored"
+    assert replace(KNOWN, epochs=1).choose()[0] == "live"
+    choice, why = replace(KNOWN, free_bytes=2_000_000_000).choose()
+    assert choice == "live" and "needs 2.0 GB and 2.0 GB are free" in why
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a directory where nobody can write")
+def test_where_nothing_can_be_written_states_are_live():
+    found = measured(Path("/proc"))
+    choice, why = found.choose()
+    assert choice == "live" and "cannot be written" in why
+    assert "stored impossible" in "\n".join(found.lines())
+
+
+def test_its_words():
+    assert KNOWN.lines() == [
+        "windows: 1,000 of 150 tokens, the longest 384; together 150,000",
+        "store: 2.0 GB as fp16 (1/5.0), 1.0 GB as int8 (1/9.9); padded fp32 would be 10.0 GB; 50.0 GB are free",
+        "one epoch: encoder 10.0 min, heads 1.0 min, reading fp16 20 s",
+        "3 epochs of 2 heads: live 33.0 min, stored 14.7 min",
+        "memory: 3.0 GB at most",
+        "choice: stored, for live takes 33.0 min, stored 14.7 min; the store needs 2.0 GB of 50.0 GB that are free",
+    ]
+
+
+def test_nothing_to_read_is_an_error(tmp_path):
+    with pytest.raises(UserError, match="nothing to read"):
+        forecast(tiny_backbone(), windows_of([]), [], 1, directory=tmp_path)

@@ -1,0 +1,349 @@
+"""The command line as a user meets it: real processes, their exit codes and what stands on which stream."""
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from bertvision import __version__
+from bertvision.cli import app, data_app
+from bertvision.data.source import fetch_official
+from bertvision.heads import REGISTRY
+from bertvision.report.terminal import download_bar
+from runs import Done, bertvision, encoder, questions, tiny_recipe
+
+VERBS = [[command.callback.__name__] for command in app.registered_commands]
+VERBS += [["data"], *(["data", command.callback.__name__] for command in data_app.registered_commands)]
+SHORT = {"finetune": {"epochs": 0.2, "checkpoints": []}, "heads": [{"kind": "pool"}]}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A directory with a recipe, study.toml, and its finished run, run/."""
+    directory = tmp_path_factory.mktemp("cli")
+    recipe = tiny_recipe(directory / "study.toml", **SHORT)
+    done = bertvision("study", recipe, "--out", "run", cwd=directory)
+    assert done.code == 0, done.err
+    return directory
+
+
+@pytest.fixture
+def work(place, tmp_path) -> Path:
+    """A copy of it that a test may spoil."""
+    return Path(shutil.copytree(place, tmp_path / "work"))
+
+
+def answer(*args: object, cwd: Path) -> dict | list:
+    """What a command prints with --json: JSON on stdout and nothing else anywhere."""
+    done = bertvision(*args, "--json", cwd=cwd)
+    assert done.code == 0 and done.err == "", done.err
+    return json.loads(done.out)
+
+
+def refusal(*args: object, cwd: Path) -> str:
+    """The one line in which a command says what is wrong."""
+    done = bertvision(*args, cwd=cwd)
+    assert done.code == 2, done
+    assert done.out == ""
+    assert done.err.startswith("bertvision: ") and done.err.count("\n") == 1 and done.err.endswith("\n"), done.err
+    assert "Traceback" not in done.err
+    return done.err.removeprefix("bertvision: ").rstrip("\n")
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+def test_every_verb_has_help(verb, tmp_path):
+    done = bertvision(*verb, "--help", cwd=tmp_path)
+    assert done.code == 0 and done.err == ""
+    assert " ".join(["Usage: bertvision", *verb]) in done.out and "--help" in done.out
+
+
+def test_without_a_verb_there_is_help(tmp_path):
+    for words in ([], ["data"]):
+        done = bertvision(*words, cwd=tmp_path)
+        assert done.code == 0 and "Commands" in done.out
+    assert bertvision(cwd=tmp_path).out == bertvision("--help", cwd=tmp_path).out + "\n"
+
+
+def test_version_and_module(tmp_path):
+    assert bertvision("--version", cwd=tmp_path) == Done(0, f"bertvision {__version__}\n", "")
+    command = [sys.executable, "-m", "bertvision", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert done.stdout == f"bertvision {__version__}\n" and done.stderr == ""
+
+
+def test_a_study_prints_a_table_and_where_the_report_is(place, tmp_path):
+    done = bertvision("study", place / "study.toml", "--out", tmp_path / "out", cwd=tmp_path)
+    assert done.code == 0
+    assert done.out.splitlines()[-1] == f"report: {tmp_path}/out/report.html"
+    for member in ("backbone", "pool", "backbone + best head"):
+        assert member in done.out
+    stages = [line.split(":")[0] for line in done.err.splitlines()]
+    assert stages == [
+        "tuning, seed 1",
+        "heads on epoch 0.2, seed 1",
+        "scoring epoch 0.2 on tune, seed 1",
+        "scoring epoch 0.2 on test, seed 1",
+    ]
+    again = bertvision("study", place / "study.toml", "--out", tmp_path / "out", cwd=tmp_path)
+    assert again.code == 0 and again.out == done.out
+    assert again.err == f"{tmp_path}/out: already finished; nothing to do\n"
+
+
+def test_runs_go_by_the_name_of_the_recipe(place, tmp_path):
+    found = answer("finetune", place / "study.toml", "--set", "finetune.epochs=0", cwd=tmp_path)
+    assert found == {"1": {"0": "runs/study/seed-1/checkpoint-0"}}
+    assert (tmp_path / "runs" / "study" / "seed-1" / "checkpoint-0").is_dir()
+
+
+def test_the_parts_of_a_study_and_then_the_whole(place, tmp_path):
+    settings = ("--set", "seeds=[3]", "--out", "parts")
+    recipe = place / "study.toml"
+    assert answer("finetune", recipe, *settings, cwd=tmp_path) == {"3": {"0.2": "parts/seed-3/checkpoint-0.2"}}
+    assert answer("train", recipe, *settings, cwd=tmp_path) == ["parts/seed-3/heads-0.2.safetensors"]
+    rows = answer("study", recipe, *settings, cwd=tmp_path)
+    assert {row["seed"] for row in rows} == {3}
+    assert rows == json.loads((tmp_path / "parts" / "metrics.json").read_text())
+    assert bertvision("train", recipe, *settings, cwd=tmp_path).out == "parts/seed-3/heads-0.2.safetensors\n"
+
+
+def test_evaluate_and_report(place):
+    rows = answer("report", "run", cwd=place)
+    assert rows == json.loads((place / "run" / "metrics.json").read_text())
+    assert "report: run/report.html" in bertvision("report", "run", cwd=place).out
+    found = answer("evaluate", "run", cwd=place)
+    assert [(row["member"], row["f1"]) for row in found] == [(row["member"], row["f1"]) for row in rows]
+    one = ("evaluate", "run", "--member", "pool", "--data", questions(9, 8), "--checkpoint", "0.2", "--seed", "1")
+    assert [row["total"] for row in answer(*one, cwd=place)] == [9, 9]
+    assert "pool" in bertvision(*one, cwd=place).out
+
+
+def test_evaluate_a_predictions_file(place):
+    path = "run/seed-1/predictions/0.2/test/backbone.json"
+    (found,) = answer("evaluate", path, "--data", questions(24, 2), cwd=place)
+    assert list(found)[:3] == ["exact", "f1", "total"] and "best_f1" not in found
+    doubts = {key: one["no_answer_score"] for key, one in json.loads((place / path).read_text()).items()}
+    (place / "doubts.json").write_text(json.dumps(doubts))
+    words = ("evaluate", path, "--data", questions(24, 2), "--no-answer-scores", "doubts.json")
+    (found,) = answer(*words, cwd=place)
+    assert {"best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"} <= found.keys()
+    lines = dict(line.split() for line in bertvision(*words, cwd=place).out.splitlines())
+    assert {key: float(value) for key, value in lines.items()} == pytest.approx(found, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "value"),
+    [
+        ("--backbone bert-base-cased --train-layers 6 --head last", "trainable", 42_548_738),
+        ("--backbone bert-base-cased --train-layers 0 --adapters 768", "trainable", 28_388_354),
+        ('--backbone bert-large-uncased --head {"kind":"compress","size":386}', "head", 414_952),
+        ("--backbone minilm --task labels --outputs 3", "head", 384 * 3 + 3),
+    ],
+)
+def test_params(words, key, value, tmp_path):
+    assert answer("params", *words.split(), cwd=tmp_path)[key] == value
+    shown = dict(line.split() for line in bertvision("params", *words.split(), cwd=tmp_path).out.splitlines())
+    assert shown[key] == f"{value:,}"
+
+
+def test_heads(tmp_path):
+    entries = answer("heads", cwd=tmp_path)
+    assert [entry["kind"] for entry in entries] == sorted(REGISTRY)
+    for words in ([], ["--task", "labels", "--outputs", "3"], ["--backbone", "bert-large-uncased"]):
+        done = bertvision("heads", *words, cwd=tmp_path)
+        assert done.code == 0 and done.err == ""
+        for entry in answer("heads", *words, cwd=tmp_path):
+            size = entry["parameters"]
+            assert f"{entry['kind']}  " + ("not for" if size is None else f"{size:,} parameters") in done.out
+            assert " ".join(entry["summary"].split()[:4]) in done.out
+            for option in entry["options"]:
+                assert f"{option['name']} = " in done.out
+    assert (
+        'weights = "learned"' in done.out and "shared = true" in done.out and "on 25 layers of width 1024" in done.out
+    )
+
+
+def test_data_verbs(tmp_path):
+    done = bertvision("data", "sample", "test", "made.json", "--questions", "20", cwd=tmp_path)
+    assert done.code == 0 and done.out == "made.json: 20 synthetic questions\n"
+    found = answer("data", "stats", "made.json", cwd=tmp_path)
+    assert found["questions"] == 20 and found["synthetic"] is False
+    found = answer("data", "stats", "sample:test:20", cwd=tmp_path)
+    assert found["synthetic"] is True and found["answerable"] + found["unanswerable"] == 20
+    assert "unanswerable" in bertvision("data", "stats", "made.json", cwd=tmp_path).out
+
+
+def test_a_download_shows_a_bar_on_a_terminal_and_nothing_elsewhere(tmp_path, capfd):
+    content = os.urandom(3_000_000)
+    (tmp_path / "served").mkdir()
+    (tmp_path / "served" / "a.json").write_bytes(content)
+    import hashlib
+
+    files = {"a.json": (len(content), hashlib.sha256(content).hexdigest())}
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "served"))) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            url, seen = f"http://127.0.0.1:{server.server_port}", []
+            with download_bar("a.json") as progress:
+                fetch_official(
+                    "a.json",
+                    tmp_path,
+                    base_url=url,
+                    files=files,
+                    progress=lambda *numbers: (seen.append(numbers), progress(*numbers)),
+                )
+        finally:
+            server.shutdown()
+            thread.join()
+    assert seen[-1] == (3_000_000, 3_000_000) and len(seen) >= 3
+    assert capfd.readouterr().err == ""
+    assert (tmp_path / "a.json").read_bytes() == content
+
+
+def test_progress_on_a_terminal_is_a_bar(place, tmp_path):
+    """stderr of the command is a terminal, stdout is not: the table is still all there is on stdout."""
+    ours, theirs = pty.openpty()
+    script = "import sys; sys.argv[0] = 'bertvision'; from bertvision.cli import main; main()"
+    command = [sys.executable, "-c", script, "study", str(place / "study.toml"), "--out", str(tmp_path / "out")]
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "120", "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=environment, text=True)
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            chunk = os.read(ours, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not chunk:
+            break
+        shown += chunk
+    out, _ = process.communicate()
+    os.close(ours)
+    assert process.returncode == 0
+    assert "tokens/s" in shown.decode() and "100%" in shown.decode() and "loss" in shown.decode()
+    assert out.splitlines()[-1].startswith("report: ") and "tokens/s" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("study nowhere.toml", "nowhere.toml: no such recipe; see recipes/ for examples"),
+        ("study run", "run: cannot be read"),
+        ("study broken.toml", "broken.toml: not a TOML file"),
+        ("study study.toml --set finetune.epoch=2", "finetune.epoch: unknown key; did you mean 'epochs'?"),
+        ("study study.toml --set finetune.epochs", "--set finetune.epochs: write it as key=value"),
+        ("study study.toml --set finetune.epochs=-1", "finetune.epochs: -1.0 must be at least 0"),
+        ("study study.toml --set heads.0.kind=pol", "heads.0.kind: no head is called 'pol'; did you mean 'pool'?"),
+        ("study study.toml --set data.train=gone.json --out new", "gone.json"),
+        ("study study.toml --set data.train=broken.json --out new", "broken.json"),
+        ("study study.toml --set data.train=other.json --out new", "other.json: not a SQuAD file"),
+        ("study study.toml --set data.train=empty.json --out new", "empty.json"),
+        ("study study.toml --set data.max_length=700 --out new", "data.max_length: 700 is more than"),
+        ("study study.toml --set backbone.name=./gone --out new", "gone: no such directory"),
+        ("study study.toml --set backbone.name=truncated --out new", "truncated: its weight file is damaged"),
+        ("study study.toml --set finetune.train_layers=9 --out new", "train_layers: 9 is too many"),
+        ("study study.toml --set finetune.learning_rate=1e18 --out new", "finetune: its "),
+        ("study study.toml --out study.toml", "study.toml: cannot be written"),
+        ("study study.toml --out study.toml/below", "study.toml/below: cannot be written"),
+        ("study study.toml --out run --set finetune.epochs=1", "(it differs in finetune.epochs); choose another --out"),
+        ("train study.toml --out new", "no such checkpoint; `bertvision finetune` makes it"),
+        ("train study.toml --set heads=[] --out new", "heads: there are none to train"),
+        ("evaluate gone", "gone: no such run and no such predictions file"),
+        ("evaluate .", ".: not the directory of a run (no recipe.toml)"),
+        ("evaluate run --member pol", "--member pol: did you mean 'pool'?"),
+        ("evaluate run --seed 9", "run: has seeds [1] and checkpoints [0.2]"),
+        ("evaluate run --checkpoint 9", "run: has seeds [1] and checkpoints [0.2]"),
+        ("evaluate broken.json --data other.json", "broken.json: damaged, or not a predictions file"),
+        ("evaluate other.json", "--data: name the SQuAD file"),
+        ("report gone", "gone: not the directory of a run"),
+        ("heads --task label", "task: no task is called 'label'; did you mean 'labels'?"),
+        ("heads --layers 0", "layers (0) and width (384) must be positive"),
+        ("heads --backbone bert-huge", "bert-huge"),
+        ("params --backbone gone", "gone"),
+        ("params --head {", "--head {: not JSON"),
+        ("params --head pol", "no head is called 'pol'"),
+        ("params --train-layers some", "train_layers: 'some' is neither 'all' nor a whole number"),
+        ("params --adapters -1", "adapters: -1 is not a whole number from 0 up"),
+        ("params --adapters many", "'--adapters'"),
+        ("data sample tran made.json", "no split 'tran'; did you mean 'train'?"),
+        ("data sample test study.toml/below.json", "study.toml/below.json: cannot be written"),
+        ("data sample test", "'out'"),
+        ("data stats gone.json", "gone.json"),
+        ("data fetch dev-v3.json", "no official file is called 'dev-v3.json'; did you mean"),
+        ("stdy study.toml", "No such command 'stdy'"),
+        ("study", "'recipe'"),
+        ("study study.toml --jsn", "--jsn"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(words, message, spoilt):
+    before = sorted(path.name for path in spoilt.iterdir())
+    assert message in refusal(*words.split(), cwd=spoilt)
+    if "--out new" not in words:
+        assert sorted(path.name for path in spoilt.iterdir()) == before
+
+
+@pytest.fixture
+def spoilt(work) -> Path:
+    """The run, and beside it files with all kinds of things wrong."""
+    (work / "broken.toml").write_text("seeds = [")
+    (work / "broken.json").write_text('{"data": [')
+    (work / "other.json").write_text('{"rows": []}')
+    (work / "empty.json").write_text('{"version": "2.0", "data": []}')
+    truncated = Path(shutil.copytree(encoder(), work / "truncated"))
+    weights = truncated / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    return work
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "seed-1/checkpoint-0.2/backbone.safetensors",
+        "seed-1/checkpoint-0.2/head.safetensors",
+        "seed-1/heads-0.2.safetensors",
+        "seed-1/scores-0.2.json",
+        "recipe.toml",
+    ],
+)
+def test_a_truncated_file_in_a_run_is_named(name, work):
+    path = work / "run" / name
+    path.write_bytes(path.read_bytes()[:-10])
+    assert Path(name).name in refusal("evaluate", "run", cwd=work)
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
+    script = "import sys; sys.argv = ['bertvision', 'heads']; from bertvision.cli import main; main()"
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 1
+
+
+def test_an_interrupted_study_says_how_to_go_on(place, tmp_path):
+    import signal
+
+    from runs import Command
+
+    settings = ("--set", "finetune.epochs=200", "--set", "snapshot_seconds=0", "--out", tmp_path / "out")
+    command = Command("study", place / "study.toml", *settings, cwd=tmp_path)
+    while not (tmp_path / "out" / "seed-1" / "finetune.snapshot.safetensors").exists():
+        assert command.running
+    os.kill(command.process.pid, signal.SIGINT)
+    done = command.wait()
+    assert done.code == 130
+    assert done.err.splitlines()[-1] == "stopped; the same command goes on from here"
+    assert "Traceback" not in done.err
