@@ -1,9 +1,11 @@
 """The command line as a user meets it: real processes, their exit codes and what stands on which stream."""
 
+import hashlib
 import json
 import os
 import pty
 import shutil
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -18,7 +20,7 @@ from bertvision.cli import app, data_app
 from bertvision.data.source import fetch_official
 from bertvision.heads import REGISTRY
 from bertvision.report.terminal import download_bar
-from runs import Done, bertvision, encoder, questions, tiny_recipe
+from runs import Command, Done, bertvision, encoder, questions, tiny_recipe
 
 VERBS = [[command.callback.__name__] for command in app.registered_commands]
 VERBS += [["data"], *(["data", command.callback.__name__] for command in data_app.registered_commands)]
@@ -69,7 +71,7 @@ def test_without_a_verb_there_is_help(tmp_path):
     for words in ([], ["data"]):
         done = bertvision(*words, cwd=tmp_path)
         assert done.code == 0 and "Commands" in done.out
-    assert bertvision(cwd=tmp_path).out == bertvision("--help", cwd=tmp_path).out + "\n"
+    assert bertvision(cwd=tmp_path).out == bertvision("--help", cwd=tmp_path).out
 
 
 def test_version_and_module(tmp_path):
@@ -184,8 +186,6 @@ def test_a_download_shows_a_bar_on_a_terminal_and_nothing_elsewhere(tmp_path, ca
     content = os.urandom(3_000_000)
     (tmp_path / "served").mkdir()
     (tmp_path / "served" / "a.json").write_bytes(content)
-    import hashlib
-
     files = {"a.json": (len(content), hashlib.sha256(content).hexdigest())}
 
     class Quiet(SimpleHTTPRequestHandler):
@@ -334,10 +334,6 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
 
 
 def test_an_interrupted_study_says_how_to_go_on(place, tmp_path):
-    import signal
-
-    from runs import Command
-
     settings = ("--set", "finetune.epochs=200", "--set", "snapshot_seconds=0", "--out", tmp_path / "out")
     command = Command("study", place / "study.toml", *settings, cwd=tmp_path)
     while not (tmp_path / "out" / "seed-1" / "finetune.snapshot.safetensors").exists():

@@ -5,7 +5,8 @@ from typing import Any, Literal, get_args, get_origin
 
 import torch
 
-from bertvision.heads.registry import REGISTRY, build_head, limits, options, type_name
+from bertvision.errors import UserError, nearest
+from bertvision.heads.registry import REGISTRY, TASKS, build_head, limits, options, type_name
 
 
 def catalog(layers: int, width: int, task: str, outputs: int | None = None) -> list[dict[str, Any]]:
@@ -15,6 +16,8 @@ def catalog(layers: int, width: int, task: str, outputs: int | None = None) -> l
     options, a list of {name, type, default, values, limit}, values None unless they are a choice, limit None unless
     there is one; parameters, its size at the defaults for this shape and task, None if the head cannot do the task.
     """
+    if task not in TASKS:
+        raise UserError(f"task: no task is called {task!r}; {nearest(task, TASKS)}")
     return [_entry(kind, layers, width, task, outputs) for kind in sorted(REGISTRY)]
 
 
