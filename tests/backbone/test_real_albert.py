@@ -1,4 +1,4 @@
-"""A real ALBERT (albert-tiny-chinese, 4 layers sharing one block) from a package on the index, with Silva's dot attention."""
+"""A real ALBERT (albert-tiny-chinese, 4 layers sharing one block) from a package, with Silva's dot attention."""
 
 import shutil
 from pathlib import Path
@@ -40,7 +40,11 @@ def albert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("albert")
     shutil.copy(fetched / "config.json", directory)
     weights = torch.load(fetched / "pytorch_model.bin", weights_only=True, map_location="cpu")
-    save_file({key: value.clone() for key, value in weights.items()}, directory / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        {key: value.clone() for key, value in weights.items()},
+        directory / "model.safetensors",
+        metadata={"format": "pt"},
+    )
     BertWordPieceTokenizer(str(fetched / "vocab.txt"), lowercase=True).save(str(directory / "tokenizer.json"))
     (directory / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     return directory

@@ -130,13 +130,18 @@ def test_states_and_logits_live_no_longer_than_their_batch():
 
     class Watched(type(MEMBERS["last"])):
         def forward(self, states):
-            assert not any(reference() is not None for reference in kept)
             logits = super().forward(states)
             kept.extend((weakref.ref(states.layers), weakref.ref(logits)))
             return logits
 
-    watched = Watched(BACKBONE.layers, BACKBONE.width, 2, task="spans")
-    run(64, members={"watched": watched}, ensembles={})
+    def all_gone(*_: object) -> None:
+        assert not any(reference() is not None for reference in kept)
+
+    watching = BACKBONE.register_forward_pre_hook(all_gone)
+    try:
+        run(64, members={"watched": Watched(BACKBONE.layers, BACKBONE.width, 2, task="spans")}, ensembles={})
+    finally:
+        watching.remove()
     assert len(kept) > 10
 
 

@@ -214,8 +214,11 @@ def test_a_cell_that_is_missing_is_done_again_and_no_other(copy):
     before = files(copy)
     (copy / "seed-2" / "heads-1.safetensors").unlink()
     (copy / "seed-2" / "scores-1.json").unlink()
+    for name in ("finetune", "heads-0.5"):  # as if the kill had come right after the results were written
+        (copy / "seed-2" / f"{name}.snapshot.safetensors").write_bytes(b"stale")
     run(copy, seeds=[1, 2])
     after = files(copy)
+    assert after.keys() == before.keys()
     log = after["log.jsonl"][len(before["log.jsonl"]) :].decode()
     assert "heads on epoch 1, seed 2" in log and "tuning" not in log and "epoch 0.5" not in log
     place = "seed-2/heads-1.safetensors"
@@ -285,6 +288,7 @@ class TestChangedData:
         shutil.rmtree(directory / "seed-1" / "checkpoint-0.4")
         with pytest.raises(UserError, match=r"checkpoint-0\.2: was tuned when"):
             run(directory, **tables)
+        assert not (directory / "seed-1" / "checkpoint-0.4").exists()
 
     def test_the_test_set_may_change(self, tmp_path):
         data = tmp_path / "test.json"

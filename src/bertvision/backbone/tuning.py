@@ -71,11 +71,12 @@ def apply(model: PreTrainedModel, tuning: Tuning, seed: int = 0) -> Plan:
 
 
 def set_attention_dropout(model: PreTrainedModel, probability: float) -> None:
-    """Sets the dropout of attention weights everywhere. At 0 the fused attention kernels can run, which know no dropout."""
+    """Sets the dropout of attention weights everywhere. At 0 fused attention kernels can run, which know no dropout."""
     for found in projections(model):
         attention = model.get_submodule(found.query.rpartition(".")[0])
         for name, part in attention.named_children():
-            if isinstance(part, nn.Dropout) and not name.startswith("output"):  # ALBERT keeps its output's dropout there
+            # ALBERT keeps the dropout of its output here, too
+            if isinstance(part, nn.Dropout) and not name.startswith("output"):
                 part.p = probability
 
 

@@ -21,7 +21,7 @@ PARAGRAPHS = 5
 ANSWERABLE, UNANSWERABLE = 4, 2
 """Questions per paragraph."""
 OWN_WORDS = 0.6
-"""How often a question repeats the words of the text. Swapped ones always do, so that it does not give the answer away."""
+"""How often a question repeats the words of the text. Swapped ones always do, so that this gives nothing away."""
 WHY = ("swapped",) * 14 + ("untold",) * 4 + ("stranger",) * 3
 """Why questions are unanswerable, in these proportions; `swapped` takes a paragraph with several things."""
 CLOSINGS = (

@@ -18,7 +18,7 @@ CERTAIN = 1e4  # no-answer scores stay finite: a question without any candidate 
 
 
 class SpanTexts(Sequence[list[str]]):
-    """The texts of spans chars (Q, K, 2), cut from Q contexts when asked for: kept, they would outweigh all the rest."""
+    """The texts of spans chars (Q, K, 2), cut from Q contexts when asked for: kept, they would outweigh the rest."""
 
     def __init__(self, records: Sequence[Record], chars: NDArray[np.int64]) -> None:
         self.records, self.chars = records, chars
