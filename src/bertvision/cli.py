@@ -101,6 +101,7 @@ def evaluate(
     checkpoint: Annotated[float | None, typer.Option(help="Epoch of the checkpoint; the last if not given.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed; the first if not given.")] = None,
     member: Annotated[str, typer.Option(help="Only this member.")] = "",
+    decoding: Annotated[str, typer.Option(help="joint or independent; the recipe's if not given.")] = "",
     no_answer_scores: Annotated[
         Path | None, typer.Option(help="With a predictions file: {question id: score}.")
     ] = None,
@@ -110,7 +111,8 @@ def evaluate(
     from bertvision.train.evaluation import score_file, score_run
 
     if run.is_dir():
-        rows = score_run(run, data=data, checkpoint=checkpoint, seed=seed, member=member, quiet=as_json)
+        options = {"data": data, "member": member, "decoding": decoding}
+        rows = score_run(run, checkpoint=checkpoint, seed=seed, quiet=as_json, **options)
     else:
         rows = [score_file(run, data, no_answer_scores)]
     if as_json:

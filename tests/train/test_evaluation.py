@@ -73,6 +73,15 @@ def test_any_pair_can_be_asked_for(run):
         assert row["role"] == "ensemble" and row["parts"] == f"backbone + {head}"
 
 
+def test_another_rule_of_decoding_has_no_tuned_thresholds(run):
+    rows = evaluate(run, decoding="independent")
+    assert {row["threshold_from"] for row in rows} == {"zero"}
+    assert {row["member"] for row in rows} == {row["member"] for row in evaluate(run)}
+    assert without_times(evaluate(run, decoding="joint")) == without_times(evaluate(run))
+    with pytest.raises(UserError, match="--decoding jont: did you mean 'joint'"):
+        evaluate(run, decoding="jont")
+
+
 def test_nothing_is_written(run):
     before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     evaluate(run)

@@ -1,11 +1,13 @@
 """Scores outside a study: of a finished run's members on any data, or of a file of predictions."""
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
 
 from bertvision.data.source import load_articles
 from bertvision.errors import UserError, nearest
+from bertvision.evaluate.decode import RULES
 from bertvision.evaluate.squad import score
 from bertvision.files import read_json
 from bertvision.train.members import ENSEMBLE, Members, score_rows
@@ -37,18 +39,29 @@ def score_file(path: Path, source: str, no_answer_scores: Path | None = None) ->
 
 
 def score_run(
-    directory: Path, *, data: str, checkpoint: float | None, seed: int | None, member: str, quiet: bool = False
+    directory: Path,
+    *,
+    data: str = "",
+    checkpoint: float | None = None,
+    seed: int | None = None,
+    member: str = "",
+    decoding: str = "",
+    quiet: bool = False,
 ) -> list[dict[str, Any]]:
     """Rows like those of metrics.json for the members of one checkpoint, on `data` or on the run's own test set.
 
     The tuned thresholds, and which ensemble is scored, are those the study chose on its tune set. Nothing is written,
-    and of the data only those scored need to be there.
+    and of the data only those scored need to be there. decoding: another rule than the recipe's ("joint" or
+    "independent"); thresholds tuned under the recipe's do not fit it and are left out.
     """
     study = Study.open(directory, quiet=quiet)
     seed = study.recipe.seeds[0] if seed is None else seed
     epoch = study.epochs[-1] if checkpoint is None else checkpoint
     if seed not in study.recipe.seeds or epoch not in study.epochs:
         raise UserError(f"{directory}: has seeds {list(study.recipe.seeds)} and checkpoints {study.epochs}")
+    rule = decoding or study.recipe.evaluate.decoding
+    if rule not in RULES:
+        raise UserError(f"--decoding {rule}: {nearest(rule, RULES)}")
     chosen = [row for row in study.rows() if _is(row, seed, epoch)]
     best_pair = next((row["parts"] for row in chosen if row["member"] == ENSEMBLE), "")
     members = study.members(seed, epoch)
@@ -61,13 +74,14 @@ def score_run(
         {name: head for name, head in members.heads.items() if name in needed},
         study.task,
         dataset,
-        study.recipe.evaluate,
+        dataclasses.replace(study.recipe.evaluate, decoding=rule),
         Journal(quiet=quiet),
         ensembles={name: pair for name, pair in members.pairs.items() if name in wanted},
         stage="scoring",
     )
     shown = Pass({name: found.predictions[name] for name in wanted}, found.seconds)
-    tuned = {row.get("parts", row["member"]): row["threshold"] for row in chosen}
+    fits = rule == study.recipe.evaluate.decoding
+    tuned = {row.get("parts", row["member"]): row["threshold"] for row in chosen if fits}
     rows = score_rows(members, shown, study.task, dataset, tuned, best_pair)
     return [{"seed": seed, "checkpoint": epoch, **row} for row in rows]
 
