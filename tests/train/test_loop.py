@@ -9,7 +9,8 @@ import torch
 from bertvision.data.batches import BatchPlan
 from bertvision.errors import UserError
 from bertvision.files import load_tensors, save_tensors
-from bertvision.train.bank import HeadBank, frozen_feed
+from bertvision.states.source import live
+from bertvision.train.bank import HeadBank
 from bertvision.train.learner import Learner
 from bertvision.train.loop import Loop
 from bertvision.train.progress import Journal
@@ -45,7 +46,7 @@ def make(
         windows,
         plan,
         learners,
-        frozen_feed(BACKBONE, bank.reads),
+        live(BACKBONE, bank.reads),
         pad=BACKBONE.pad,
         seed=1,
         snapshot=directory / "a.snapshot.safetensors",

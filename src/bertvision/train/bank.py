@@ -1,7 +1,7 @@
 """The bank: heads that compete, trained together on the same states, each with its own optimiser."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.states import States
-from bertvision.data.batches import Batch, BatchPlan
+from bertvision.data.batches import BatchPlan
 from bertvision.errors import UserError
 from bertvision.files import fitting, load_tensors, save_tensors
 from bertvision.heads import Head, build_head, head_name
 from bertvision.recipe import BankRecipe, head_spec
+from bertvision.states.source import live
 from bertvision.tasks import Dataset, Spans
 from bertvision.train.learner import Learner, fold
 from bertvision.train.loop import Loop
@@ -105,17 +106,6 @@ def file_name(member: str) -> str:
     return re.sub(r"[^\w=+.#-]+", "-", member.replace(" + ", "+"))
 
 
-def frozen_feed(backbone: Backbone, reads: Literal["all", "last"]) -> Callable[[Batch], States]:
-    """batch -> States of a backbone that does not learn."""
-    backbone.eval()
-
-    def feed(batch: Batch) -> States:
-        with torch.no_grad():
-            return backbone(batch, reads)
-
-    return feed
-
-
 def snapshot_of(path: Path) -> Path:
     """Where the bank that is to be saved at `path` is kept while it trains."""
     return path.with_suffix(".snapshot.safetensors")
@@ -163,7 +153,7 @@ def train_bank(
         train.windows,
         plan,
         learners,
-        frozen_feed(backbone, bank.reads),
+        live(backbone, bank.reads),
         pad=backbone.pad,
         seed=seed,
         snapshot=snapshot_of(path),
