@@ -59,7 +59,7 @@ def score_run(
     epoch = study.epochs[-1] if checkpoint is None else checkpoint
     if seed not in study.recipe.seeds or epoch not in study.epochs:
         raise UserError(f"{directory}: has seeds {list(study.recipe.seeds)} and checkpoints {study.epochs}")
-    rule = decoding or study.recipe.evaluate.decoding
+    rule: Any = decoding or study.recipe.evaluate.decoding
     if rule not in RULES:
         raise UserError(f"--decoding {rule}: {nearest(rule, RULES)}")
     chosen = [row for row in study.rows() if _is(row, seed, epoch)]
