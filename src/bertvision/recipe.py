@@ -30,7 +30,8 @@ class BackboneRecipe:
 @dataclass(frozen=True)
 class DataRecipe:
     train: str = "sample:train"
-    """Training questions: `sample:train[:questions]`, a SQuAD JSON file, or `squad_v2` (hub). Join several with `+`."""
+    """What is learnt from: `sample:train[:questions]`, a SQuAD JSON file, or `squad_v2` (hub); for `labels` and `score`
+    also `glue:CoLA/train`, or your own .csv, .tsv or .jsonl file. Join several with `+`."""
     tune: str = ""
     """Where thresholds and the like are chosen. Empty: a share of the training articles is split off."""
     test: str = "sample:test"
@@ -43,6 +44,19 @@ class DataRecipe:
     """Longest window in tokens, special tokens included."""
     overlap: Count = 128
     """Tokens that two neighbouring windows of a long context share; less than half of `max_length`."""
+    limit: Count = 0
+    """Most training examples; 0 = all. A smaller limit takes a subset of a larger."""
+    negatives: NonNegative = 0.0
+    """Unanswerable questions to add per answerable one of the training set: a question is paired with the most similar
+    other paragraph of its article that does not hold its answer. 0 = none."""
+    glue: str = "data/glue"
+    """The folder of the official GLUE files, for sources such as `glue:CoLA/train`; if absent, the hub is asked."""
+    text: tuple[str, ...] = ()
+    """The one or two columns of your own table that hold the text."""
+    label: str = ""
+    """The column of your own table that holds the label or the score."""
+    labels: tuple[str, ...] = ()
+    """The labels of your own table, in order; empty: those of the training set, sorted."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +99,13 @@ class FinetuneRecipe(Training):
     """Epochs (fractions allowed) at which heads are trained and everything is scored. The end always is one;
     those past `epochs` are never reached."""
     train_layers: Count | Literal["all"] = "all"
-    """`all`, or the number of last blocks that train (0 = none). LayerNorms and the head always train."""
+    """`all`, or the number of last blocks that train (0 = none). The head always trains, LayerNorms as `norms` says."""
+    norms: Literal["all", "trained"] = "all"
+    """Which LayerNorms train where not all blocks do: all of them, as in the papers, or those of the trained blocks
+    alone. Then everything below is frozen and runs without dropout."""
+    lower: Literal["live", "stored"] = "live"
+    """The frozen part below the first trained block: run in every epoch, or once, its output kept on disk. `stored`
+    needs `norms = "trained"` and neither adapters nor LoRA."""
     adapters: Count = 0
     """Size of Houlsby adapters in every block; 0 = none."""
     lora: Count = 0
@@ -99,8 +119,19 @@ class FinetuneRecipe(Training):
 
 @dataclass(frozen=True)
 class BankRecipe(Training):
-    feed: Literal["after"] = "after"
-    """`after`: heads read the finished checkpoint's states."""
+    feed: Literal["after", "along"] = "after"
+    """`after`: heads read the states of a finished checkpoint. `along`: they learn during tuning itself, on the states
+    the backbone makes anyway; no pass of their own, and the backbone is tuned exactly as without them."""
+    states: Literal["auto", "live", "stored"] = "auto"
+    """Where states come from: the backbone in every epoch, a store on disk, or what the forecast says is quicker."""
+    dtype: Literal["fp16", "int8", "fp32"] = "fp16"
+    """How a store keeps states."""
+    patience: Count = 0
+    """Early stop of each head: checks on the tune set without improvement; its best state is kept. 0 = none."""
+    checks: Positive = 4
+    """Checks on the tune set per epoch, where there is a `patience`."""
+    fractions: tuple[Annotated[float, Between(0.001, 1)], ...] = (1.0,)
+    """Shares of the training set: every head is trained once per share, all in the same passes."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +144,8 @@ class EvaluateRecipe:
     """Candidates kept per question."""
     batch_tokens: Positive = 8192
     """Most tokens in a batch at inference."""
+    ensembles: tuple[Literal["max", "mean", "product"], ...] = ("max",)
+    """How members are joined: by the maximum, the mean or the product of their probabilities."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +158,9 @@ class HeadEntry:
 
 @dataclass(frozen=True)
 class Recipe:
-    task: Literal["spans"] = "spans"
-    """`spans`: extractive question answering with unanswerable questions."""
+    task: Literal["spans", "labels", "score"] = "spans"
+    """`spans`: extractive question answering with unanswerable questions. `labels`: classes of texts or pairs; on SQuAD
+    data, whether a question can be answered. `score`: a number for a text or a pair."""
     title: str = ""
     """A heading for the report."""
     seeds: tuple[Count, ...] = (1,)
@@ -146,6 +180,9 @@ class Recipe:
     heads: tuple[dict, ...] = ()
     """The heads of the bank: tables with `kind` and that kind's options (`bertvision heads` lists them);
     `learning_rate` and `name` may be given to any of them."""
+    variants: tuple[dict, ...] = ()
+    """Several studies in one: tables with a `name` and what differs, such as `finetune = {train_layers = 3}`. Each runs
+    in a directory of its own under that of the run, and one table joins them."""
     paper: tuple[dict, ...] = ()
     """Published results to show beside ours: tables with `checkpoint`, `member` and metrics."""
 
@@ -174,9 +211,28 @@ def from_table(table: Mapping[str, Any], where: str = "recipe") -> Recipe:
             raise UserError(f"{where}: {key}: must not be empty")
     if recipe.data.overlap * 2 >= recipe.data.max_length:
         raise UserError(f"{where}: data.overlap: {recipe.data.overlap} must be less than half of data.max_length")
-    if len(set(recipe.seeds)) < max(1, len(recipe.seeds)):
-        raise UserError(f"{where}: seeds: give at least one seed, each once")
+    _check_together(recipe, where)
     return recipe
+
+
+def _check_together(recipe: Recipe, where: str) -> None:
+    """Refuses values that are right by themselves and impossible together."""
+    for key, values in (
+        ("seeds", recipe.seeds),
+        ("bank.fractions", recipe.bank.fractions),
+        ("evaluate.ensembles", recipe.evaluate.ensembles),
+    ):
+        if len(set(values)) < max(1, len(values)):
+            raise UserError(f"{where}: {key}: give at least one, each once")
+    if len(recipe.data.text) > 2:
+        raise UserError(f"{where}: data.text: one column, or two for pairs of texts")
+    tuning = recipe.finetune
+    if tuning.lower == "stored" and (tuning.norms == "all" or tuning.adapters or tuning.lora):
+        raise UserError(f'{where}: finetune.lower: "stored" needs norms = "trained", and neither adapters nor LoRA')
+    if recipe.bank.feed == "along" and recipe.bank.patience:
+        raise UserError(f"{where}: bank.patience: heads that learn along with the backbone have no early stop; give 0")
+    if recipe.bank.feed == "along" and recipe.bank.states == "stored":
+        raise UserError(f'{where}: bank.states: heads that learn along with the backbone read no store; give "auto"')
 
 
 def _check_heads(recipe: Recipe, where: str) -> None:
