@@ -4,15 +4,11 @@
 A prediction is a text; the empty text says "no answer". All totals are percentages.
 """
 
-import re
-import string
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from bertvision.data.normal import normalize
 from bertvision.errors import UserError
-
-ARTICLE = re.compile(r"\b(?:a|an|the)\b")
-NO_PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII only: a curly quote is part of the answer
 
 
 def score(
@@ -93,12 +89,6 @@ def best_threshold(
         if current > best:
             best, threshold = current, no_answer_scores[key]
     return 100.0 * best / len(scores), threshold
-
-
-def normalize(text: str) -> str:
-    """Lower case, without ASCII punctuation, English articles and extra space: what two answers are compared by."""
-    bare = text.lower().translate(NO_PUNCTUATION)
-    return " ".join(ARTICLE.sub(" ", bare).split())
 
 
 def exact(gold: str, predicted: str) -> int:
