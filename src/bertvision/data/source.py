@@ -40,7 +40,7 @@ def load_articles(source: str) -> list[dict[str, Any]]:
     """
     articles: list[dict[str, Any]] = []
     owner: dict[str, str] = {}
-    for part in _parts(source):
+    for part in parts(source):
         loaded = _load_one(part)
         for id_ in _question_ids(loaded):
             if id_ in owner:
@@ -54,7 +54,7 @@ def load_articles(source: str) -> list[dict[str, Any]]:
 
 def is_synthetic(source: str) -> bool:
     """True if any part of the source is the sample set: its scores say that the program works, no more."""
-    return any(part.partition(":")[0] == "sample" for part in _parts(source))
+    return any(part.partition(":")[0] == "sample" for part in parts(source))
 
 
 def group_rows(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -104,7 +104,7 @@ def fetch_official(
     return path
 
 
-def _parts(source: str) -> list[str]:
+def parts(source: str) -> list[str]:
     """The sources joined by `+`. A file whose name holds a plus sign is still one file."""
     try:
         one_file = Path(source).is_file()

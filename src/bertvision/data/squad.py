@@ -92,16 +92,16 @@ def statistics(articles: Sequence[dict[str, Any]]) -> dict[str, Any]:
     contexts = [paragraph["context"] for _, paragraph in _paragraphs(articles)]
     everything = records(articles)
     answerable = sum(record.has_answer for record in everything)
-    asked: Counter[str] = Counter(_question_word(record.question) for record in everything)
+    asked: Counter[str] = Counter(question_word(record.question) for record in everything)
     return {
         "articles": len(articles),
         "paragraphs": len(contexts),
         "questions": len(everything),
         "answerable": answerable,
         "unanswerable": len(everything) - answerable,
-        "context_words": _lengths(contexts),
-        "question_words": _lengths(record.question for record in everything),
-        "answer_words": _lengths(answer for record in everything for answer in record.answers),
+        "context_words": word_lengths(contexts),
+        "question_words": word_lengths(record.question for record in everything),
+        "answer_words": word_lengths(answer for record in everything for answer in record.answers),
         "first_question_word": dict(sorted(asked.items(), key=lambda item: (-item[1], item[0]))),
     }
 
@@ -236,12 +236,13 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _question_word(question: str) -> str:
+def question_word(question: str) -> str:
+    """The first of QUESTION_WORDS in a question, or "other"."""
     words = (word.strip("\"'“‘(,.:;?").partition("'")[0] for word in question.lower().split())
     return next((word for word in words if word in QUESTION_WORDS), "other")
 
 
-def _lengths(texts: Iterable[str]) -> dict[str, float]:
+def word_lengths(texts: Iterable[str]) -> dict[str, float]:
     """Mean, percentiles and maximum of the number of words; zeros where there is no text."""
     words = np.array([len(text.split()) for text in texts] or [0])
     p5, p50, p95 = np.percentile(words, [5, 50, 95])

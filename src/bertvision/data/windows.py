@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,8 @@ IS_SPACE = np.array([chr(code).isspace() for code in range(LAST_SPACE + 2)])
 class Frame:
     """The special tokens a tokenizer puts around a pair, and the type id of each of the five stretches.
 
-    BERT: prefix [CLS], middle [SEP], suffix [SEP]; RoBERTa: <s>, </s></s>, </s>.
+    BERT: prefix [CLS], middle [SEP], suffix [SEP]; RoBERTa: <s>, </s></s>, </s>. Around a single text there are a
+    prefix and a suffix, and no middle.
     """
 
     prefix: tuple[int, ...]
@@ -34,8 +35,10 @@ class Frame:
         return len(self.prefix) + len(self.middle) + len(self.suffix)
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> "Frame":
-        """Reads the frame off one encoded pair, so that no family has to be known by name."""
+    def of(cls, tokenizer: Tokenizer, pair: bool = True) -> "Frame":
+        """Reads the frame off one encoded pair, or text, so that no family has to be known by name."""
+        if not pair:
+            return cls._of_text(tokenizer)
         encoded = tokenizer.encode("a", "b")
         owner = [
             -1 if special else sequence for special, sequence in zip(encoded.special_tokens_mask, encoded.sequence_ids)
@@ -54,6 +57,16 @@ class Frame:
             tuple(ids[after_second:]),
             tuple(kinds[i] for i in stretches),
         )
+
+    @classmethod
+    def _of_text(cls, tokenizer: Tokenizer) -> "Frame":
+        encoded = tokenizer.encode("a")
+        special, kinds = encoded.special_tokens_mask, encoded.type_ids
+        if 0 not in special or special[0] == 0:
+            raise UserError("this tokenizer does not frame a text as [CLS] a [SEP]; choose another encoder")
+        begin, end = special.index(0), len(special) - special[::-1].index(0)
+        kind, last = kinds[begin], kinds[-1]
+        return cls(tuple(encoded.ids[:begin]), (), tuple(encoded.ids[end:]), (kinds[0], kind, kind, kind, last))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +96,10 @@ class Windows:
     def lengths(self) -> NDArray[np.int64]:
         """(N,) tokens of each window."""
         return np.diff(self.starts)
+
+    def with_targets(self, targets: NDArray) -> "Windows":
+        """The same windows with something else to learn, (N, ...)."""
+        return replace(self, targets=targets)
 
     def span_chars(self, window: NDArray, first: NDArray, last: NDArray) -> NDArray[np.int64]:
         """Character offsets (..., 2) in the context of token spans first..last (positions in their windows)."""

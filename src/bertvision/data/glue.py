@@ -1,0 +1,180 @@
+"""The nine tasks of GLUE: one table of their columns, labels and metrics; the official files, the hub, submissions."""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertvision.data.table import Row, read_columns
+from bertvision.errors import UserError, nearest
+from bertvision.files import write_text
+
+PREFIX = "glue:"
+HUB = "nyu-mll/glue"
+
+
+BINARY = ("0", "1")
+ENTAILMENT = ("entailment", "not_entailment")
+PAIR = ("sentence1", "sentence2")
+QUESTIONS = ("question1", "question2")
+SCALE = (0.0, 5.0)  # of STS-B
+COLA_HEADER = ("source", "label", "original", "sentence")  # its train.tsv and dev.tsv have no line that says so
+
+
+@dataclass(frozen=True, slots=True)
+class GlueTask:
+    """One row of the table.
+
+    text, label: columns of the official files. labels: as the files spell them, in the order of the hub's numbers;
+    none where the label is a number from 0 to 5. metrics: the official ones, the last decides (CoLA: and accuracy,
+    which says whether a Matthews of 0 is chance or a constant).
+    """
+
+    text: tuple[str, ...]
+    label: str
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]
+
+
+GLUE: dict[str, GlueTask] = {
+    "CoLA": GlueTask(("sentence",), "label", BINARY, ("accuracy", "matthews")),
+    "SST-2": GlueTask(("sentence",), "label", BINARY, ("accuracy",)),
+    "MRPC": GlueTask(("#1 String", "#2 String"), "Quality", BINARY, ("accuracy", "f1")),
+    "QQP": GlueTask(QUESTIONS, "is_duplicate", BINARY, ("accuracy", "f1")),
+    "STS-B": GlueTask(PAIR, "score", (), ("pearson", "spearman")),
+    "MNLI": GlueTask(PAIR, "gold_label", ("entailment", "neutral", "contradiction"), ("accuracy",)),
+    "QNLI": GlueTask(("question", "sentence"), "label", ENTAILMENT, ("accuracy",)),
+    "RTE": GlueTask(PAIR, "label", ENTAILMENT, ("accuracy",)),
+    "WNLI": GlueTask(PAIR, "label", BINARY, ("accuracy",)),
+}
+HUB_TEXT = {"MRPC": PAIR, "MNLI": ("premise", "hypothesis")}  # columns of text that are called otherwise on the hub
+SPLITS = {
+    "CoLA": {"train": 8_551, "dev": 1_043, "test": 1_063},
+    "SST-2": {"train": 67_349, "dev": 872, "test": 1_821},
+    "MRPC": {"train": 3_668, "dev": 408, "test": 1_725},
+    "QQP": {"train": 363_846, "dev": 40_430, "test": 390_965},
+    "STS-B": {"train": 5_749, "dev": 1_500, "test": 1_379},
+    "MNLI": {
+        "train": 392_702,
+        "dev_matched": 9_815,
+        "dev_mismatched": 9_832,
+        "test_matched": 9_796,
+        "test_mismatched": 9_847,
+    },
+    "QNLI": {"train": 104_743, "dev": 5_463, "test": 5_463},
+    "RTE": {"train": 2_490, "dev": 277, "test": 3_000},
+    "WNLI": {"train": 635, "dev": 71, "test": 146},
+}
+"""The official files and how many examples each holds."""
+
+
+def parse(source: str) -> tuple[str, str]:
+    """(task, split) of `glue:TASK/SPLIT`, both known."""
+    name, slash, split = source.removeprefix(PREFIX).partition("/")
+    if name not in GLUE:
+        raise UserError(f"{source}: GLUE has no task {name!r}; {nearest(name, GLUE)}")
+    if split not in SPLITS[name]:
+        hint = nearest(split, SPLITS[name]) if slash else f"write {PREFIX}{name}/train"
+        raise UserError(f"{source}: {name} has no split {split!r}; {hint}")
+    return name, split
+
+
+def is_labelled(split: str) -> bool:
+    """Whether a split comes with its labels; those of the test sets are kept by GLUE."""
+    return not split.startswith("test")
+
+
+def read(source: str, folder: str = "data/glue") -> tuple[str, list[Row]]:
+    """Where `glue:TASK/SPLIT` was found, and its rows: the texts, then the label (not for test sets).
+
+    Looked for in `folder`, in the folder `glue` of $BERTVISION_DATA, and on the hub.
+    """
+    name, split = parse(source)
+    task = GLUE[name]
+    places = [
+        Path(folder),
+        *([Path(os.environ["BERTVISION_DATA"]) / "glue"] if "BERTVISION_DATA" in os.environ else []),
+    ]
+    found = next((place for place in places if place.is_dir()), None)
+    if found is None:
+        return source, hub_rows(name, split, f"put the official files into {folder}, or go online")
+    path = found / name / f"{split}.tsv"
+    header = COLA_HEADER if name == "CoLA" and is_labelled(split) else None
+    return str(path), read_columns(path, (*task.text, *([task.label] if is_labelled(split) else [])), header)
+
+
+def hub_rows(name: str, split: str, way_out: str = "go online") -> list[Row]:
+    """The rows of a split from the hub, labels spelt as in the official files."""
+    config, columns = name.lower().replace("-", ""), HUB_TEXT.get(name, GLUE[name].text)
+    try:
+        import datasets
+    except ImportError:
+        raise UserError(
+            f"{PREFIX}{name}/{split}: needs `datasets` (pip install 'bertvision[hub]'); {way_out}"
+        ) from None
+    try:
+        found = datasets.load_dataset(HUB, config, split=split.replace("dev", "validation"))
+    except Exception as error:  # the hub client raises errors of many families, some outside OSError
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{PREFIX}{name}/{split}: cannot be loaded from the hub ({reason}); {way_out}") from error
+    return from_hub(found, columns, GLUE[name].labels, is_labelled(split))
+
+
+def from_hub(
+    found: Iterable[Mapping[str, Any]], columns: Sequence[str], labels: Sequence[str], labelled: bool
+) -> list[Row]:
+    """Rows of the hub as rows of a file; labels: names for its numbers, none where they are scores."""
+    rows = []
+    for number, row in enumerate(found, start=1):
+        texts = [row[column] for column in columns]
+        gold = [labels[row["label"]] if labels else f"{row['label']:.3f}"] if labelled else []
+        rows.append((number, (*texts, *gold)))
+    return rows
+
+
+def fetch(name: str, directory: Path, rows_of: Callable[[str, str], list[Row]] = hub_rows) -> list[Path]:
+    """Writes the splits of a task from the hub into `directory`/TASK, in the layout of the official files.
+
+    A split appears only if it has as many rows as the official file. rows_of: (task, split) -> rows.
+    """
+    if name not in GLUE:
+        raise UserError(f"GLUE has no task {name!r}; {nearest(name, GLUE)}")
+    paths = []
+    for split, count in SPLITS[name].items():
+        rows = rows_of(name, split)
+        if len(rows) != count:
+            raise UserError(f"{PREFIX}{name}/{split}: has {len(rows)} rows, not {count}; nothing was kept, try again")
+        path = directory / name / f"{split}.tsv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, _official(name, split, rows))
+        paths.append(path)
+    return paths
+
+
+def _official(name: str, split: str, rows: Sequence[Row]) -> str:
+    task = GLUE[name]
+    for number, cells in rows:
+        if any(mark in cell for cell in cells for mark in "\t\n"):
+            raise UserError(f"{PREFIX}{name}/{split}: row {number} holds a tab or a line break, which no .tsv can")
+    if name == "CoLA" and is_labelled(split):
+        return "".join(f"hub\t{label}\t\t{text}\n" for _, (text, label) in rows)
+    header = ["index", *task.text, *([task.label] if is_labelled(split) else [])]
+    lines = [header, *([str(place), *cells] for place, (_, cells) in enumerate(rows))]
+    return "".join("\t".join(line) + "\n" for line in lines)
+
+
+def write_submission(directory: Path, source: str, predictions: Sequence[str | float]) -> Path:
+    """Predictions for `glue:TASK/SPLIT`, in its order, as the file that GLUE takes: index, tab, prediction.
+
+    Labels are spelt as in the official files; scores are clipped to 0..5.
+    """
+    name, split = parse(source)
+    ending = {"matched": "-m", "mismatched": "-mm"}.get(split.partition("_")[2], "")
+    low, high = SCALE
+    shown = [value if isinstance(value, str) else f"{min(max(value, low), high):.3f}" for value in predictions]
+    lines = ["index\tprediction", *(f"{index}\t{value}" for index, value in enumerate(shown))]
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{name}{ending}.tsv"
+    write_text(path, "\n".join(lines) + "\n")
+    return path

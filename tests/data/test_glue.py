@@ -1,0 +1,151 @@
+"""GLUE: the official files, complete and as they stand; the hub's rows; files that GLUE takes."""
+
+import pytest
+
+from bertvision.data import glue
+from bertvision.data.examples import label_numbers, load_examples, score_numbers
+from bertvision.errors import UserError
+from bertvision.recipe import DataRecipe
+from real import DATA
+
+needs_glue = pytest.mark.skipif(not (DATA / "glue").is_dir(), reason="needs the official GLUE files (BERTVISION_DATA)")
+HELD = {
+    "CoLA/train": 8551,
+    "CoLA/dev": 1043,
+    "SST-2/train": 67349,
+    "SST-2/dev": 872,
+    "MRPC/train": 3668,
+    "MRPC/dev": 408,
+    "STS-B/train": 5749,
+    "STS-B/dev": 1500,
+    "RTE/train": 2490,
+    "RTE/dev": 277,
+    "WNLI/train": 635,
+    "WNLI/dev": 71,
+    "QNLI/train": 8999,
+    "QNLI/dev": 5463,
+    "MNLI/train": 8999,
+    "MNLI/dev_matched": 9815,
+    "MNLI/dev_mismatched": 1000,
+    "QQP/train": 8999,
+    "QQP/dev": 1000,
+}
+
+
+@needs_glue
+@pytest.mark.parametrize("split", HELD)
+def test_every_row_of_the_real_files_is_read(split):
+    task = glue.GLUE[split.partition("/")[0]]
+    examples = load_examples(f"glue:{split}", DataRecipe(glue=str(DATA / "glue")))
+    assert len(examples) == HELD[split]
+    assert {len(example.texts) for example in examples} == {len(task.text)}
+    if task.labels:
+        assert set(label_numbers(examples, task.labels).tolist()) == set(range(len(task.labels)))
+    else:
+        values = score_numbers(examples)
+        assert (values.min(), values.max()) == glue.SCALE
+
+
+@needs_glue
+def test_rows_stand_where_they_should():
+    folder = str(DATA / "glue")
+    origin, rows = glue.read("glue:MRPC/dev", folder)
+    assert origin.endswith("MRPC/dev.tsv")
+    assert rows[0][0] == 2 and rows[0][1][1].startswith('" The foodservice') and rows[0][1][2] == "1"
+    _, rows = glue.read("glue:CoLA/dev", folder)
+    assert rows[0] == (1, ("The sailors rode the breeze clear of the rocks.", "1"))
+
+
+@needs_glue
+def test_parts_are_joined(monkeypatch, tmp_path):
+    monkeypatch.setenv("BERTVISION_DATA", str(DATA))
+    monkeypatch.chdir(tmp_path)  # no data/glue here: the folder named by the variable
+    found = load_examples("glue:WNLI/train+glue:WNLI/dev", DataRecipe())
+    assert len(found) == 635 + 71
+    assert len({example.id for example in found}) == len(found)
+    assert found[635].place.endswith("dev.tsv: line 2")
+
+
+def test_one_row_for_each_of_nine_tasks():
+    assert len(glue.GLUE) == 9 and glue.GLUE.keys() == glue.SPLITS.keys()
+    assert all(task.metrics for task in glue.GLUE.values())
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("glue:cola/train", "GLUE has no task 'cola'; there is: CoLA, MNLI"),
+        ("glue:MNLI/dev", "MNLI has no split 'dev'; there is: dev_matched"),
+        ("glue:RTE", "write glue:RTE/train"),
+    ],
+)
+def test_unknown_names(source, says):
+    with pytest.raises(UserError, match=says):
+        glue.parse(source)
+
+
+def test_a_test_set_has_no_labels(tmp_path):
+    (tmp_path / "RTE").mkdir()
+    (tmp_path / "RTE" / "test.tsv").write_text("index\tsentence1\tsentence2\n0\ta\tb\n1\tc\td\n")
+    found = load_examples("glue:RTE/test", DataRecipe(glue=str(tmp_path)))
+    assert [(example.texts, example.target) for example in found] == [(("a", "b"), None), (("c", "d"), None)]
+    (tmp_path / "CoLA").mkdir()
+    (tmp_path / "CoLA" / "test.tsv").write_text("index\tsentence\n0\tA b.\n")
+    assert load_examples("glue:CoLA/test", DataRecipe(glue=str(tmp_path)))[0].texts == ("A b.",)
+
+
+def test_no_files_and_no_hub(tmp_path, monkeypatch):
+    monkeypatch.delenv("BERTVISION_DATA", raising=False)
+    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+    with pytest.raises(UserError, match=r"glue:RTE/dev: needs `datasets`.*put the official files into"):
+        glue.read("glue:RTE/dev", str(tmp_path / "none"))
+    (tmp_path / "glue").mkdir()
+    with pytest.raises(UserError, match=r"dev\.tsv: no such file"):
+        glue.read("glue:RTE/dev", str(tmp_path / "glue"))
+
+
+def test_rows_of_the_hub_are_spelt_as_in_the_files():
+    rows = [{"premise": "a", "hypothesis": "b", "label": 2, "idx": 0}]
+    assert glue.from_hub(rows, ("premise", "hypothesis"), glue.GLUE["MNLI"].labels, True) == [
+        (1, ("a", "b", "contradiction"))
+    ]
+    scored = [{"sentence1": "a", "sentence2": "b", "label": 3.7999999523162842}]
+    assert glue.from_hub(scored, glue.PAIR, (), True) == [(1, ("a", "b", "3.800"))]
+    assert glue.from_hub([{"sentence": "a", "label": -1}], ("sentence",), glue.BINARY, False) == [(1, ("a",))]
+
+
+@pytest.mark.parametrize("name", ["CoLA", "WNLI"])
+def test_fetched_files_read_like_the_official_ones(name, tmp_path):
+    def rows_of(task: str, split: str) -> list[glue.Row]:
+        texts = tuple(f'"text" {n}' for n in range(len(glue.GLUE[task].text)))
+        cells = (*texts, "1") if glue.is_labelled(split) else texts
+        return [(n, cells) for n in range(glue.SPLITS[task][split])]
+
+    paths = glue.fetch(name, tmp_path, rows_of)
+    assert [path.stem for path in paths] == ["train", "dev", "test"]
+    for split in glue.SPLITS[name]:
+        _, rows = glue.read(f"glue:{name}/{split}", str(tmp_path))
+        assert [cells for _, cells in rows] == [cells for _, cells in rows_of(name, split)]
+    with pytest.raises(UserError, match=r"has 0 rows, not 635"):
+        glue.fetch("WNLI", tmp_path / "short", lambda task, split: [])
+    assert not (tmp_path / "short" / "WNLI" / "train.tsv").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("glue:CoLA/test", "CoLA.tsv"),
+        ("glue:MNLI/test_matched", "MNLI-m.tsv"),
+        ("glue:MNLI/test_mismatched", "MNLI-mm.tsv"),
+        ("glue:SST-2/test", "SST-2.tsv"),
+    ],
+)
+def test_submissions(source, name, tmp_path):
+    path = glue.write_submission(tmp_path / "out", source, ["x", "y"])
+    assert path == tmp_path / "out" / name
+    assert path.read_text() == "index\tprediction\n0\tx\n1\ty\n"
+
+
+def test_scores_are_clipped_for_submission(tmp_path):
+    path = glue.write_submission(tmp_path, "glue:STS-B/test", [-0.2, 2.34567, 5.1])
+    assert path.read_text() == "index\tprediction\n0\t0.000\n1\t2.346\n2\t5.000\n"
