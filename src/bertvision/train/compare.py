@@ -1,0 +1,94 @@
+"""comparisons.json: every member against the backbone of its checkpoint, with a paired bootstrap over questions."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertvision.evaluate.bootstrap import paired_bootstrap
+from bertvision.evaluate.points import Points
+from bertvision.files import read_json, write_json
+from bertvision.tasks import Dataset
+from bertvision.train.members import BACKBONE
+from bertvision.train.stored import Cell, data_of
+
+if TYPE_CHECKING:
+    from bertvision.train.study import Study
+
+FILE = "comparisons.json"
+DRAWS = 1000
+Key = tuple[str, str]  # threshold kind, member
+
+
+def write_comparisons(study: "Study", data: Mapping[str, Dataset] | None = None) -> list[dict[str, Any]]:
+    """Compares, from stored predictions, what has been scored so far; the entries of comparisons.json.
+
+    What a head can gain is kept apart: better spans (`HasAns_spans_f1`, "no answer" switched off), a better
+    calibrated null (threshold_from "zero"), and the score at the tuned threshold ("tune").
+    data: the run's data sets, if they are at hand.
+    """
+    rows = study.rows()
+    test = data_of(study, data)["test"] if rows else None
+    found: list[dict[str, Any]] = []
+    for epoch in dict.fromkeys(row["checkpoint"] for row in rows):
+        points: dict[Key, dict[int, Points]] = {}
+        for seed in dict.fromkeys(row["seed"] for row in rows if row["checkpoint"] == epoch):
+            for key, value in _points(Cell(study, seed, epoch), test).items():
+                points.setdefault(key, {})[seed] = value
+        found += [{"checkpoint": epoch, **entry} for entry in compare(points)]
+    write_json(study.directory / FILE, found)
+    return found
+
+
+def join_comparisons(directory: Path, variants: Mapping[str, Path]) -> list[dict[str, Any]]:
+    """comparisons.json of a series: the entries of its variants {name: directory}, each with its `variant`."""
+    found = []
+    for name, place in variants.items():
+        if (place / FILE).is_file():
+            found += [{**entry, "variant": name} for entry in read_json(place / FILE, "file of comparisons")]
+    write_json(directory / FILE, found)
+    return found
+
+
+def compare(points: Mapping[Key, Mapping[int, Points]], draws: int = DRAWS) -> list[dict[str, Any]]:
+    """Entries of comparisons.json for one checkpoint, from {(threshold kind, member): {seed: points}}.
+
+    Over the seeds that both sides have: those of a member may be fewer, where a head was dropped.
+    """
+    found: dict[Key, list[dict[str, Any]]] = {}
+    for origin in dict.fromkeys(origin for origin, _ in points):
+        backbone = points.get((origin, BACKBONE), {})
+        groups: dict[tuple[int, ...], list[str]] = {}  # members by their seeds: those share the resamples
+        for kind, member in points:
+            seeds = tuple(seed for seed in backbone if seed in points[kind, member])
+            if kind == origin and member != BACKBONE and seeds:
+                groups.setdefault(seeds, []).append(member)
+        for seeds, members in groups.items():
+            against = [backbone[seed] for seed in seeds]
+            runs = {member: [points[origin, member][seed] for seed in seeds] for member in members}
+            for member, intervals in paired_bootstrap(runs, against, draws=draws).items():
+                about = {"seeds": list(seeds), "questions": len(against[0].values), "draws": draws}
+                found[origin, member] = [
+                    {
+                        "member": member,
+                        "threshold_from": origin,
+                        "metric": metric,
+                        "difference": interval.difference,
+                        "low": interval.low,
+                        "high": interval.high,
+                        **about,
+                    }
+                    for metric, interval in intervals.items()
+                ]
+    return [entry for key in points for entry in found.get(key, [])]
+
+
+def _points(cell: Cell, test: Any) -> dict[Key, Points]:
+    """{(threshold kind, member): points} of everything scored at one checkpoint."""
+    found: dict[Key, Points] = {}
+    kept: dict[str, Any] = {}
+    for row in cell.rows():
+        parts = row.get("parts", row["member"])
+        if parts not in kept:
+            kept = {parts: cell.predictions("test", parts)}  # a member's rows follow one another
+        found[row["threshold_from"], row["member"]] = cell.study.task.points(kept[parts], test, row["threshold"])
+    return found
