@@ -123,13 +123,21 @@ def test_the_loss_falls_to_nothing_for_the_right_logits(sets):
     assert float(Spans().loss(logits, batch)) < 1e-6
 
 
-def test_an_ensemble_takes_the_higher_probability(sets):
+@pytest.mark.parametrize(
+    ("how", "joined"),
+    [
+        ("max", lambda shares: shares.amax(dim=0)),
+        ("mean", lambda shares: shares.mean(dim=0)),
+        ("product", lambda shares: shares.log().mean(dim=0).exp()),
+    ],
+)
+def test_an_ensemble_joins_probabilities(how, joined, sets):
     batch = batch_of(sets)
     members = [torch.randn(*batch.ids.shape, 2, generator=torch.Generator().manual_seed(n)) for n in range(3)]
-    blended = Spans().blend(members, batch)
+    blended = Spans().blend(members, batch, how)
     for row in range(len(batch.ids)):
         real = batch.mask[row]
-        expected = torch.stack([torch.softmax(each[row, real], dim=0) for each in members]).amax(dim=0)
+        expected = joined(torch.stack([torch.softmax(each[row, real], dim=0) for each in members]))
         torch.testing.assert_close(blended[row, real].exp(), expected)
         assert bool((blended[row, ~real] == -torch.inf).all())
 
@@ -171,7 +179,7 @@ def test_scores_without_answerable_questions_are_still_json(tokenizer):
         "title": "A",
         "paragraphs": [{"context": "Ada.", "qas": [{"id": "1", "question": "Who?", "answers": []}]}],
     }
-    dataset = Spans().dataset("x", [article], tokenizer, DataRecipe())
+    dataset = Spans().from_articles("x", [article], tokenizer, DataRecipe())
     scores = Spans().scores(gold_predictions(dataset, np.array([1.0])), dataset, 0.0)
     json.dumps(scores, allow_nan=False)
     assert scores["f1"] == 100.0
@@ -195,6 +203,53 @@ def test_a_collector_follows_the_recipe(sets):
     assert collector.options == {"nbest": 3, "answer_tokens": 7, "rule": "independent"}
 
 
+def test_a_limit_is_part_of_a_larger_and_of_a_fraction(tokenizer):
+    ids = {}
+    for limit, fraction in ((30, 1.0), (90, 1.0), (90, 0.2), (5000, 1.0)):
+        recipe = DataRecipe("sample:train:200", "sample:tune:40", "sample:test:60", limit=limit, fraction=fraction)
+        ids[limit, fraction] = {record.id for record in Spans().load(recipe, tokenizer, 0)["train"].records}
+    assert [len(each) for each in ids.values()] == [30, 90, 40, 200]
+    assert ids[30, 1.0] < ids[90, 0.2] < ids[90, 1.0] < ids[5000, 1.0]
+
+
+def test_negatives_are_added_to_training_alone(tokenizer):
+    plain, more = (
+        Spans().load(DataRecipe("sample:train:200", "sample:tune:40", "sample:test:60", negatives=n), tokenizer, 0)
+        for n in (0.0, 1.0)
+    )
+    assert len(more["train"].records) > len(plain["train"].records)
+    assert sum(record.has_answer for record in more["train"].records) == sum(
+        record.has_answer for record in plain["train"].records
+    )
+    assert all(len(more[split].records) == len(plain[split].records) for split in ("tune", "test"))
+
+
+def test_points_give_every_score_again(sets):
+    test = sets["test"]
+    found = gold_predictions(test, np.random.default_rng(0).normal(size=len(test.records)))
+    points, scores = Spans().points(found, test, 0.2), Spans().scores(found, test, 0.2)
+    assert set(points.metrics) == {"exact", "f1", "HasAns_f1", "NoAns_f1", "HasAns_spans_f1"}
+    for name, metric in points.metrics.items():
+        assert metric(points.values) == pytest.approx(scores[name])
+    half = np.arange(0, len(test.records), 2)
+    assert points.metrics["f1"](points.values[half]) == pytest.approx(100 * points.values[half, 1].mean())
+
+
+def test_what_is_kept_are_log_probabilities_without_padding(sets):
+    batch = batch_of(sets)
+    logits = torch.randn(*batch.ids.shape, 2, generator=torch.Generator().manual_seed(0))
+    kept = Spans().log_probabilities(logits, batch)
+    assert kept.shape == (batch.tokens, 2)
+    first = int(batch.mask[0].sum())
+    torch.testing.assert_close(kept[:first], logits[0, :first].log_softmax(dim=0))
+
+
+def test_predictions_are_read_back(sets):
+    found = gold_predictions(sets["test"], np.full(60, 0.5))
+    again = Spans().read_predictions(json.loads(json.dumps(found.to_json())), "x.json")
+    assert again.answers(1.0) == found.answers(1.0)
+
+
 def test_tasks_by_name():
-    assert TASKS["spans"]().name == "spans"
-    assert TASKS["spans"].outputs == 2
+    assert {name: task().name for name, task in TASKS.items()} == {name: name for name in ("spans", "labels", "score")}
+    assert TASKS["spans"]().outputs == 2

@@ -1,0 +1,107 @@
+"""`labels`: classes of texts or pairs; of questions on paragraphs, whether they can be answered."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from bertvision.data.batches import Batch
+from bertvision.data.examples import Example, found_labels, is_text, label_numbers, load_examples
+from bertvision.data.sets import article_sets, example_sets, glue_task
+from bertvision.data.source import load_articles
+from bertvision.data.text_windows import make_text_windows
+from bertvision.errors import UserError
+from bertvision.evaluate.ensemble import How, combine
+from bertvision.evaluate.labels import LabelCollector, LabelPredictions, label_points, label_scores
+from bertvision.evaluate.points import Points
+from bertvision.recipe import DataRecipe, EvaluateRecipe
+from bertvision.tasks.protocol import Dataset, OneWindow, gold_of
+from bertvision.tasks.spans import Spans
+
+ANSWERABILITY = ("answerable", "unanswerable")
+
+
+class Labels(OneWindow):
+    """Classes of texts or pairs; of questions on paragraphs, whether they can be answered: one logit per label."""
+
+    name: ClassVar[str] = "labels"
+
+    def __init__(self, labels: Sequence[str] = ()) -> None:
+        self.labels: tuple[str, ...] = tuple(labels)
+        self.metrics: tuple[str, ...] = ("matthews", "f1", "accuracy")
+
+    @property
+    def outputs(self) -> int:
+        return len(self.labels)
+
+    def settle(self, data: DataRecipe, facts: Mapping[str, Any]) -> None:
+        known = facts.get("labels", ())
+        if not is_text(data.train):
+            self.labels, self.metrics = ANSWERABILITY, ("accuracy", "f1")
+        elif task := glue_task(data, "labels"):
+            self.labels, self.metrics = task.labels, task.metrics
+        else:
+            self.labels = tuple(data.labels or known)
+
+    def facts(self) -> dict[str, Any]:
+        return {"labels": list(self.labels)}
+
+    def load(self, data: DataRecipe, tokenizer: Tokenizer, seed: int) -> dict[str, Dataset]:
+        """The sets of a recipe; a tune set is split off with the same share of every label, questions by article."""
+        self.settle(data, self.facts())
+        if not is_text(data.train):
+            return {
+                split: self._questions(*each, tokenizer, data, seed if split == "train" else None)
+                for split, each in article_sets(data, seed).items()
+            }
+        train = load_examples(data.train, data)
+        self.labels = self.labels or found_labels(train)
+        sets = example_sets(data, train, label_numbers(train, self.labels), seed)
+        return {split: self._texts(*each, tokenizer, data) for split, each in sets.items()}
+
+    def dataset(self, source: str, tokenizer: Tokenizer, data: DataRecipe) -> Dataset:
+        if is_text(source) is not is_text(data.train):
+            raise UserError(f"{source}: is not of the kind that the heads were trained on ({data.train})")
+        if is_text(source):
+            return self._texts(source, load_examples(source, data), tokenizer, data)
+        return self._questions(source, load_articles(source), tokenizer, data)
+
+    def _texts(self, source: str, examples: list[Example], tokenizer: Tokenizer, data: DataRecipe) -> Dataset:
+        gold = label_numbers(examples, self.labels)
+        windows = make_text_windows(tokenizer, [each.texts for each in examples], gold, data.max_length)
+        return Dataset(source, [], examples, windows, gold)
+
+    def _questions(
+        self, source: str, articles: list[dict], tokenizer: Tokenizer, data: DataRecipe, part_seed: int | None = None
+    ) -> Dataset:
+        """Questions with the label of each window: does it hold the answer? Where it does not, its target is [CLS]."""
+        found = Spans().from_articles(source, articles, tokenizer, data, part_seed)
+        windows = found.windows.with_targets((found.windows.targets[:, 0] == 0).astype(np.int64))
+        gold = np.array([not record.has_answer for record in found.records], dtype=np.int64)
+        return Dataset(source, articles, found.records, windows, gold)
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Cross-entropy."""
+        return torch.nn.functional.cross_entropy(logits.float(), batch.targets)
+
+    def log_probabilities(self, logits: Tensor, batch: Batch) -> Tensor:
+        return logits.float().log_softmax(dim=1)  # (B, C)
+
+    def blend(self, logits: Sequence[Tensor], batch: Batch, how: How = "max") -> Tensor:
+        """From the members' probabilities, (B, C)."""
+        return combine(((self.log_probabilities(each, batch), 1.0) for each in logits), how)
+
+    def collector(self, dataset: Dataset, options: EvaluateRecipe) -> LabelCollector:
+        return LabelCollector([record.id for record in dataset.records], dataset.windows, self.labels)
+
+    def read_predictions(self, rows: Mapping[str, Any], where: str) -> LabelPredictions:
+        return LabelPredictions.from_json(rows, where)
+
+    def scores(self, predictions: LabelPredictions, dataset: Dataset, threshold: float) -> dict[str, Any]:
+        return label_scores(gold_of(dataset), predictions, self.metrics)
+
+    def points(self, predictions: LabelPredictions, dataset: Dataset, threshold: float) -> Points:
+        return label_points(gold_of(dataset), predictions, self.metrics)

@@ -1,0 +1,95 @@
+"""`score`: a number for a text or a pair."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from bertvision.data import glue
+from bertvision.data.batches import Batch
+from bertvision.data.examples import Example, load_examples, score_numbers
+from bertvision.data.sets import example_sets, glue_task
+from bertvision.data.text_windows import make_text_windows
+from bertvision.errors import UserError
+from bertvision.evaluate.ensemble import How
+from bertvision.evaluate.points import Points
+from bertvision.evaluate.scores import Scale, ScoreCollector, ScorePredictions, score_points, score_scores
+from bertvision.recipe import DataRecipe, EvaluateRecipe
+from bertvision.tasks.protocol import Dataset, OneWindow, gold_of
+
+SPREAD = 10  # ranges of scores that a tune set is split off alike
+
+
+class Score(OneWindow):
+    """A number for a text or a pair: one logit, from -1 to 1 over the range of the training scores."""
+
+    name: ClassVar[str] = "score"
+    outputs = 1
+    metrics: tuple[str, ...] = ("pearson", "spearman")
+
+    def __init__(self, scale: Scale | None = None) -> None:
+        self.scale = scale
+
+    def settle(self, data: DataRecipe, facts: Mapping[str, Any]) -> None:
+        if glue_task(data, "score"):
+            self.scale = Scale(*glue.SCALE)
+        elif "scale" in facts:
+            self.scale = Scale(*facts["scale"])
+
+    def facts(self) -> dict[str, Any]:
+        return {"scale": [self.scale.low, self.scale.high]} if self.scale else {}
+
+    def load(self, data: DataRecipe, tokenizer: Tokenizer, seed: int) -> dict[str, Dataset]:
+        """The sets of a recipe; a tune set is split off evenly over the range of the scores."""
+        self.settle(data, self.facts())
+        train = load_examples(data.train, data)
+        values = score_numbers(train)
+        if self.scale is None:
+            if np.ptp(values) == 0:
+                raise UserError(f"{train[0].origin}: every score is {values[0]:g}; there is nothing to learn")
+            self.scale = Scale(float(values.min()), float(values.max()))
+        ranks = values.argsort(kind="stable").argsort(kind="stable")
+        sets = example_sets(data, train, ranks * SPREAD // len(train), seed)
+        return {split: self._texts(*each, tokenizer, data) for split, each in sets.items()}
+
+    def dataset(self, source: str, tokenizer: Tokenizer, data: DataRecipe) -> Dataset:
+        return self._texts(source, load_examples(source, data), tokenizer, data)
+
+    def _texts(self, source: str, examples: list[Example], tokenizer: Tokenizer, data: DataRecipe) -> Dataset:
+        gold = score_numbers(examples)
+        targets = self._scale.to_unit(gold).astype(np.float32)
+        windows = make_text_windows(tokenizer, [each.texts for each in examples], targets, data.max_length)
+        return Dataset(source, [], examples, windows, gold)
+
+    @property
+    def _scale(self) -> Scale:
+        if self.scale is None:
+            raise UserError("data.train: the range of its scores is not known yet; train on it first")
+        return self.scale
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Mean squared error."""
+        return torch.nn.functional.mse_loss(logits[:, 0].float(), batch.targets)
+
+    def log_probabilities(self, logits: Tensor, batch: Batch) -> Tensor:
+        """A score has no probability: the logits themselves, (B, 1)."""
+        return logits.float()
+
+    def blend(self, logits: Sequence[Tensor], batch: Batch, how: How = "max") -> Tensor:
+        """The mean of the members' scores, (B, 1): a score has no probability to take a maximum or a product of."""
+        return torch.stack([each.float() for each in logits]).mean(dim=0)
+
+    def collector(self, dataset: Dataset, options: EvaluateRecipe) -> ScoreCollector:
+        return ScoreCollector([record.id for record in dataset.records], self._scale)
+
+    def read_predictions(self, rows: Mapping[str, Any], where: str) -> ScorePredictions:
+        return ScorePredictions.from_json(rows, where)
+
+    def scores(self, predictions: ScorePredictions, dataset: Dataset, threshold: float) -> dict[str, Any]:
+        return score_scores(gold_of(dataset), predictions, self.metrics)
+
+    def points(self, predictions: ScorePredictions, dataset: Dataset, threshold: float) -> Points:
+        return score_points(gold_of(dataset), predictions, self.metrics)

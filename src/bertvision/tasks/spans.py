@@ -1,0 +1,118 @@
+"""`spans`: extractive question answering with unanswerable questions."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from bertvision.data.batches import Batch
+from bertvision.data.sets import article_sets, training_part
+from bertvision.data.source import load_articles
+from bertvision.data.squad import records
+from bertvision.data.windows import make_windows
+from bertvision.evaluate.bootstrap import Mean
+from bertvision.evaluate.ensemble import How, combine
+from bertvision.evaluate.points import Points
+from bertvision.evaluate.spans import SpanCollector, SpanPredictions
+from bertvision.evaluate.squad import answerable, question_scores, score
+from bertvision.evaluate.threshold import choose_threshold
+from bertvision.recipe import DataRecipe, EvaluateRecipe
+from bertvision.tasks.protocol import Dataset
+
+POINTS = {
+    "exact": Mean(0),
+    "f1": Mean(1),
+    "HasAns_f1": Mean(1, among=3),
+    "NoAns_f1": Mean(1, among=4),
+    "HasAns_spans_f1": Mean(2, among=3),
+}
+
+
+class Spans:
+    """Extractive question answering with unanswerable questions: two logits per token, start and end."""
+
+    name: ClassVar[str] = "spans"
+    per_token: ClassVar[bool] = True
+    outputs = 2
+    metrics: tuple[str, ...] = ("exact", "f1")
+
+    def settle(self, data: DataRecipe, facts: Mapping[str, Any]) -> None:
+        """Nothing depends on the data."""
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    def load(self, data: DataRecipe, tokenizer: Tokenizer, seed: int) -> dict[str, Dataset]:
+        """The sets of a recipe; a tune set is split off by article."""
+        return {
+            split: self.from_articles(source, articles, tokenizer, data, seed if split == "train" else None)
+            for split, (source, articles) in article_sets(data, seed).items()
+        }
+
+    def dataset(self, source: str, tokenizer: Tokenizer, data: DataRecipe) -> Dataset:
+        return self.from_articles(source, load_articles(source), tokenizer, data)
+
+    def from_articles(
+        self, source: str, articles: list[dict], tokenizer: Tokenizer, data: DataRecipe, part_seed: int | None = None
+    ) -> Dataset:
+        """Articles as a data set; with a seed, only the recipe's share of its questions."""
+        found = records(articles)
+        if part_seed is not None:
+            found = [found[i] for i in training_part(len(found), data, part_seed)]
+        return Dataset(source, articles, found, make_windows(tokenizer, found, data.max_length, data.overlap))
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Mean of the cross-entropies of start and end over the real tokens."""
+        masked = logits.float().masked_fill(~batch.mask[..., None], float("-inf"))  # (B, S, 2)
+        return torch.nn.functional.cross_entropy(masked, batch.targets)  # classes are the tokens: (B, S, 2) x (B, 2)
+
+    def log_probabilities(self, logits: Tensor, batch: Batch) -> Tensor:
+        return self._log_softmax(logits, batch)[batch.mask]  # (tokens, 2)
+
+    def blend(self, logits: Sequence[Tensor], batch: Batch, how: How = "max") -> Tensor:
+        """From the members' start and end probabilities, (B, S, 2)."""
+        return combine(((self._log_softmax(each, batch), 1.0) for each in logits), how)
+
+    def _log_softmax(self, logits: Tensor, batch: Batch) -> Tensor:
+        return logits.float().masked_fill(~batch.mask[..., None], float("-inf")).log_softmax(dim=1)  # over the tokens
+
+    def collector(self, dataset: Dataset, options: EvaluateRecipe) -> SpanCollector:
+        return SpanCollector(
+            dataset.records,
+            dataset.windows,
+            nbest=options.nbest,
+            answer_tokens=options.answer_tokens,
+            rule=options.decoding,
+        )
+
+    def read_predictions(self, rows: Mapping[str, Any], where: str) -> SpanPredictions:
+        return SpanPredictions.from_json(dict(rows), where)
+
+    def choose(self, predictions: SpanPredictions, dataset: Dataset) -> float:
+        """The no-answer threshold with the best F1 on this set."""
+        f1 = question_scores(dataset.articles, predictions.best())
+        has = answerable(dataset.articles)
+        doubts = predictions.no_answer_scores()
+        keys = list(f1)
+        answered, emptied = [f1[key][1] for key in keys], [float(not has[key]) for key in keys]
+        return choose_threshold(answered, emptied, [doubts[key] for key in keys])[0]
+
+    def thresholds(self, tuned: float) -> list[tuple[str, float]]:
+        return [("zero", 0.0), ("tune", tuned)]
+
+    def scores(self, predictions: SpanPredictions, dataset: Dataset, threshold: float) -> dict[str, Any]:
+        """Official scores at a threshold, and F1 of the answerable questions with "no answer" switched off."""
+        found = score(dataset.articles, predictions.answers(threshold))
+        spans = score(dataset.articles, predictions.best())
+        return found | ({"HasAns_spans_f1": spans["HasAns_f1"]} if "HasAns_f1" in spans else {})
+
+    def points(self, predictions: SpanPredictions, dataset: Dataset, threshold: float) -> Points:
+        """values: (Q, 5) exact, F1, F1 with "no answer" switched off, has an answer, has none."""
+        found = question_scores(dataset.articles, predictions.answers(threshold))
+        spans = question_scores(dataset.articles, predictions.best())
+        has = answerable(dataset.articles)
+        rows = [(*pair, spans[key][1], has[key], not has[key]) for key, pair in found.items()]
+        return Points(np.array(rows, dtype=np.float64), POINTS)

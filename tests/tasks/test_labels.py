@@ -1,0 +1,195 @@
+"""Labels and scores as tasks: their sets, losses, ensembles; answerability from questions."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from bertvision.data.batches import collate
+from bertvision.errors import UserError
+from bertvision.evaluate.labels import LabelPredictions
+from bertvision.recipe import DataRecipe, EvaluateRecipe
+from bertvision.tasks import Labels, Score, Spans
+from encoders import tiny_tokenizer
+from real import DATA
+from tables import labelled, scored, text_recipe
+
+needs_glue = pytest.mark.skipif(not (DATA / "glue").is_dir(), reason="needs the official GLUE files (BERTVISION_DATA)")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    found = tiny_tokenizer("bert").backend_tokenizer
+    found.no_truncation()
+    found.no_padding()
+    return found
+
+
+@pytest.fixture
+def own(tmp_path) -> DataRecipe:
+    return text_recipe(labelled(tmp_path / "train.csv", 50), labelled(tmp_path / "test.csv", 20, 1)).data
+
+
+@pytest.fixture
+def numbers(tmp_path) -> DataRecipe:
+    return text_recipe(scored(tmp_path / "a.jsonl", 40), scored(tmp_path / "b.jsonl", 12, 1), "score").data
+
+
+def test_sets_of_a_table(own, tokenizer):
+    task = Labels()
+    sets = task.load(own, tokenizer, seed=0)
+    assert (task.labels, task.outputs, task.metrics) == (("north", "south"), 2, ("matthews", "f1", "accuracy"))
+    assert {split: len(one.records) for split, one in sets.items()} == {"train": 40, "tune": 10, "test": 20}
+    assert sets["tune"].source == f"{own.train}, 20 % of it"
+    texts = {one.texts for one in sets["train"].records}
+    assert len(texts & {one.texts for one in sets["tune"].records}) < 3  # apart, but for texts that occur twice
+    for one in sets.values():
+        assert one.gold.tolist() == one.windows.targets.tolist()
+        assert [task.labels[gold] for gold in one.gold] == [record.target for record in one.records]
+
+
+def test_the_order_of_labels_can_be_given(own, tokenizer):
+    task = Labels()
+    task.load(dataclasses.replace(own, labels=("south", "north")), tokenizer, 0)
+    assert task.labels == ("south", "north")
+    with pytest.raises(UserError, match=r"train\.csv: line \d+: the label .* is not among those known"):
+        Labels().load(dataclasses.replace(own, labels=("south", "west")), tokenizer, 0)
+
+
+def test_facts_are_enough_without_the_training_data(own, tokenizer, tmp_path):
+    task = Labels()
+    task.load(own, tokenizer, 0)
+    (tmp_path / "train.csv").unlink()
+    again = Labels()
+    again.settle(own, task.facts())
+    assert again.labels == task.labels
+    assert len(again.dataset(own.test, tokenizer, own).windows) == 20
+
+
+def test_a_limit_is_nested(own, tokenizer):
+    kept = [
+        {one.id for one in Labels().load(dataclasses.replace(own, limit=n), tokenizer, 0)["train"].records}
+        for n in (5, 20, 0)
+    ]
+    assert [len(each) for each in kept] == [5, 20, 40]
+    assert kept[0] < kept[1] < kept[2]
+
+
+def test_answerability_of_windows_and_questions(tokenizer):
+    data = DataRecipe("sample:train:60", "sample:tune:20", "sample:test:40", max_length=64, overlap=16)
+    task, spans = Labels(), Spans().load(data, tokenizer, 0)
+    sets = task.load(data, tokenizer, seed=0)
+    assert (task.labels, task.metrics) == (("answerable", "unanswerable"), ("accuracy", "f1"))
+    for split, one in sets.items():
+        held = spans[split].windows.targets[:, 0] > 0
+        assert (one.windows.targets == ~held).all()
+        assert one.gold.tolist() == [int(not record.has_answer) for record in one.records]
+        assert len(one.windows) > len(one.records)
+    # a question whose only answering window says so is answerable, whatever the others say
+    test = sets["test"]
+    collector = task.collector(test, EvaluateRecipe())
+    sure = torch.nn.functional.one_hot(torch.from_numpy(test.windows.targets), 2).float() * 9
+    collector.add(np.arange(len(test.windows)), sure)
+    scores = task.scores(collector.finish(), test, 0.0)
+    assert (scores["accuracy"], scores["f1"], scores["total"]) == (100.0, 100.0, 40)
+
+
+def test_f1_is_that_of_the_questions_without_answer(tokenizer):
+    data = DataRecipe("sample:train:60", "sample:tune:20", "sample:test:40")
+    task = Labels()
+    test = task.load(data, tokenizer, 0)["test"]
+    always = LabelPredictions([one.id for one in test.records], task.labels, np.tile([0.0, 1.0], (40, 1)))
+    share = test.gold.mean()
+    scores = task.scores(always, test, 0.0)
+    assert scores["f1"] == pytest.approx(200 * share / (1 + share))
+    assert "always says 'unanswerable'" in scores["note"]
+
+
+@pytest.mark.parametrize(
+    ("how", "joined"),
+    [
+        ("max", lambda p: p.amax(dim=0)),
+        ("mean", lambda p: p.mean(dim=0)),
+        ("product", lambda p: p.log().mean(dim=0).exp()),
+    ],
+)
+def test_ensembles_of_labels(how, joined, own, tokenizer):
+    task = Labels()
+    batch = collate(task.load(own, tokenizer, 0)["test"].windows, np.arange(4))
+    members = [torch.randn(4, 2, generator=torch.Generator().manual_seed(n)) for n in range(3)]
+    shares = torch.stack([each.softmax(dim=1) for each in members])
+    torch.testing.assert_close(task.blend(members, batch, how).exp(), joined(shares))
+    assert float(task.loss(torch.tensor([[0.0, 50.0]] * 4), batch)) == pytest.approx(
+        50 * float((batch.targets == 0).float().mean()), abs=1e-4
+    )
+
+
+def test_scores_are_learnt_between_minus_one_and_one(numbers, tokenizer):
+    task = Score()
+    sets = task.load(numbers, tokenizer, 0)
+    assert task.facts() == {"scale": [10.0, 20.0]}
+    assert sets["train"].windows.targets.dtype == np.float32
+    assert (sets["train"].windows.targets.min(), sets["train"].windows.targets.max()) == (-1.0, 1.0)
+    assert len(set(sets["tune"].gold)) >= 4  # split off over the whole range
+    batch = collate(sets["test"].windows, np.arange(12))
+    right = batch.targets[:, None]
+    assert float(task.loss(right + 0.5, batch)) == pytest.approx(0.25)
+    torch.testing.assert_close(task.blend([right, right + 2], batch, "max"), right + 1)
+    collector = task.collector(sets["test"], EvaluateRecipe())
+    collector.add(np.arange(12), right)
+    found = collector.finish()
+    assert found.numbers == pytest.approx(sets["test"].gold)
+    assert task.scores(found, sets["test"], 0.0)["spearman"] == pytest.approx(100.0)
+    again = Score()
+    again.settle(numbers, task.facts())
+    assert again.scale == task.scale
+
+
+def test_scores_that_are_all_the_same(tmp_path, tokenizer):
+    path = tmp_path / "a.csv"
+    path.write_text("text,y\na,1\nb,1\n")
+    with pytest.raises(UserError, match=r"a\.csv: every score is 1; there is nothing to learn"):
+        Score().load(DataRecipe(str(path), str(path), str(path), text=("text",), label="y"), tokenizer, 0)
+
+
+def test_tasks_and_sources_that_do_not_fit():
+    with pytest.raises(UserError, match='STS-B has scores; use task = "score"'):
+        Labels().settle(DataRecipe(train="glue:STS-B/train"), {})
+    with pytest.raises(UserError, match='CoLA has labels; use task = "labels"'):
+        Score().settle(DataRecipe(train="glue:CoLA/train"), {})
+    with pytest.raises(UserError, match="joins tasks with different labels"):
+        Labels().settle(DataRecipe(train="glue:RTE/train+glue:MNLI/train"), {})
+
+
+def test_a_set_without_labels_cannot_be_scored(tmp_path, tokenizer):
+    (tmp_path / "RTE").mkdir()
+    (tmp_path / "RTE" / "test.tsv").write_text("index\tsentence1\tsentence2\n0\ta\tb\n1\tc\td\n")
+    task, data = Labels(), DataRecipe(train="glue:RTE/train", glue=str(tmp_path))
+    task.settle(data, {})
+    test = task.dataset("glue:RTE/test", tokenizer, data)
+    found = LabelPredictions(["0", "1"], task.labels, np.eye(2))
+    with pytest.raises(UserError, match=r"glue:RTE/test: comes without labels and cannot be scored"):
+        task.scores(found, test, 0.0)
+
+
+def test_data_of_another_kind(own, tokenizer):
+    task = Labels()
+    task.load(own, tokenizer, 0)
+    with pytest.raises(UserError, match="sample:test:5: is not of the kind"):
+        task.dataset("sample:test:5", tokenizer, own)
+
+
+@needs_glue
+@pytest.mark.parametrize("name", ["CoLA", "STS-B", "WNLI"])
+def test_real_sets_are_split_and_cut(name, tokenizer):
+    data = DataRecipe(
+        f"glue:{name}/train", "", f"glue:{name}/dev", glue=str(DATA / "glue"), limit=200, max_length=40, overlap=8
+    )
+    task = Score() if name == "STS-B" else Labels()
+    sets = task.load(data, tokenizer, 0)
+    assert len(sets["train"].records) == 200
+    assert max(one.windows.lengths.max() for one in sets.values()) <= 40
+    whole = sets["tune"].gold.mean() if name == "STS-B" else (sets["tune"].gold == 1).mean()
+    rest = sets["test"].gold.mean() if name == "STS-B" else (sets["test"].gold == 1).mean()
+    assert abs(whole - rest) < 0.4
