@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bertvision.backbone.shapes import empty_model
-from bertvision.backbone.tuning import Tuning, apply, count
+from bertvision.backbone.tuning import Tuning, apply, count, first_trained, is_split, set_training
 from bertvision.errors import UserError
 from encoders import FAMILIES, tiny_batch, tiny_encoder
 from real import minilm
@@ -50,6 +50,57 @@ def test_only_the_last_blocks_and_every_norm_move(family, train_layers):
     assert moved_by_one_step(model) == expected
     assert plan.trainable == sum(p.numel() for n, p in model.named_parameters() if n in expected)
     assert plan.added == 0
+
+
+@pytest.mark.parametrize(
+    ("family", "train_layers"),
+    [(family, k) for family in FAMILIES for k in (0, 1, 2) if k == 0 or family != "albert"],
+)
+def test_with_the_norms_of_trained_blocks_alone_the_rest_is_frozen(family, train_layers):
+    model = tiny_encoder(family)
+    plan = apply(model, Tuning(train_layers, norms="trained"))
+    expected = {n for n, _ in model.named_parameters() if in_last_blocks(n, train_layers)}
+    assert {n for n, p in model.named_parameters() if p.requires_grad} == expected
+    assert plan.trainable == sum(p.numel() for n, p in model.named_parameters() if n in expected)
+    if train_layers:
+        assert moved_by_one_step(model) == expected
+
+
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "albert"])
+def test_what_is_entirely_frozen_runs_without_dropout(family):
+    model, tuning = tiny_encoder(family), Tuning(1, norms="trained")
+    apply(model, tuning)
+    set_training(model, tuning)
+    first = first_trained(model, tuning)
+    below, above = (
+        {name for name, part in model.named_modules() if isinstance(part, torch.nn.Dropout) and part.training is mode}
+        for mode in (False, True)
+    )
+    assert first == 2 and above and all(in_last_blocks(f"{name}.", 1) for name in above)
+    assert not any(in_last_blocks(f"{name}.", 1) for name in below)
+    batch = tiny_batch(model)
+    torch.manual_seed(0)
+    states = [model(**batch, output_hidden_states=True).hidden_states for _ in range(2)]
+    assert all(torch.equal(one, other) for one, other in zip(states[0][:-1], states[1][:-1]))
+    assert not torch.equal(states[0][-1], states[1][-1])
+
+
+@pytest.mark.parametrize(
+    "tuning",
+    [
+        Tuning(1),
+        Tuning("all", norms="trained"),
+        Tuning(3, norms="trained"),
+        Tuning(1, adapters=4, norms="trained"),
+        Tuning(1, lora=2, norms="trained"),
+    ],
+)
+def test_where_something_trains_below_there_is_dropout_everywhere(tuning):
+    model = tiny_encoder("bert")
+    apply(model, tuning)
+    set_training(model, tuning)
+    assert not is_split(model, tuning)
+    assert all(part.training for part in model.modules())
 
 
 @pytest.mark.parametrize("train_layers", [3, "all"])
@@ -117,6 +168,11 @@ def test_published_counts(tuning, published):
     assert apply(empty_model("bert-base-cased"), tuning).trainable + READOUT == published
 
 
+@pytest.mark.parametrize("blocks", [0, 1, 3])
+def test_a_block_of_bert_base_with_its_own_norms(blocks):
+    assert apply(empty_model("bert-base-cased"), Tuning(blocks, norms="trained")).trainable == blocks * 7_087_872
+
+
 def test_published_count_without_the_readout():
     plan = apply(empty_model("bert-base-cased"), Tuning(0, adapters=64))
     assert plan.trainable == 2_417_664
@@ -148,6 +204,7 @@ def test_too_many_layers():
         {"adapters": -2},
         {"adapters": 1.5},
         {"lora": -1},
+        {"norms": "none"},
     ],
 )
 def test_impossible_plans(wrong):

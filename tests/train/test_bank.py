@@ -1,16 +1,21 @@
 """The bank: heads trained together are, to the last bit, the heads trained alone."""
 
 import math
+import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from bertvision.backbone.states import States
+from bertvision.data.batches import collate, nested_fraction
 from bertvision.errors import UserError
 from bertvision.files import save_tensors
 from bertvision.heads import REGISTRY
-from bertvision.train.bank import HeadBank, file_name, snapshot_of, train_bank, unique_names
+from bertvision.states.source import live
+from bertvision.train.bank import HeadBank, at_fractions, file_name, snapshot_of, train_bank, unique_names
+from bertvision.train.loop import Loop
 from bertvision.train.progress import Journal
 from runs import load, recipe_of
 
@@ -26,19 +31,20 @@ FORMS = [
 ]
 
 
-def train(directory: Path, entries, seed: int = 1, epochs: float = 1) -> HeadBank:
+def train(directory: Path, entries, seed: int = 1, epochs: float = 1, **options: object) -> HeadBank:
     path = directory / "heads.safetensors"
     trained = train_bank(
         HeadBank(entries, **SHAPE, seed=seed),
         BACKBONE,
         TASK,
         DATA["train"],
-        recipe_of(bank={"epochs": epochs, "batch_size": 8, "learning_rate": 1e-2}).bank,
+        recipe_of(bank={"epochs": epochs, "batch_size": 8, "learning_rate": 1e-2, **options}).bank,
         seed=seed,
         path=path,
         identity="this",
         snapshot_seconds=1e9,
         journal=Journal(directory / "log.jsonl", quiet=True),
+        tune=DATA["tune"],
     )
     assert sorted(one.name for one in directory.iterdir()) == ["heads.safetensors", "log.jsonl"]
     return trained
@@ -138,6 +144,68 @@ def test_saved_and_loaded_it_is_the_same(all_kinds, tmp_path):
 def test_it_reads_no_more_layers_than_its_heads():
     assert HeadBank([{"kind": "last"}], **SHAPE).reads == "last"
     assert HeadBank([{"kind": "last"}, {"kind": "pool"}], **SHAPE).reads == "all"
+
+
+def test_it_asks_for_cls_alone_where_that_is_enough():
+    labels = {**SHAPE, "task": "labels"}
+    cls = [{"kind": kind} for kind in sorted(REGISTRY) if "labels" in REGISTRY[kind].tasks]
+    assert len(cls) > 3
+    assert HeadBank(cls, **labels).positions == "cls"
+    assert HeadBank([*cls, {"kind": "compress", "tokens": "all"}], **labels).positions == "all"
+    assert HeadBank([{"kind": "last"}], **SHAPE).positions == "all"
+
+
+def test_heads_at_shares_are_named_after_them():
+    entries = [{"kind": "pool"}, {"kind": "last", "name": "mine", "learning_rate": 0.1}]
+    assert at_fractions(entries, (1.0,)) == entries
+    found = at_fractions(entries, (0.3, 1.0, 0.005))
+    names = ["pool @ 30 %", "mine @ 30 %", "pool", "mine", "pool @ 0.5 %", "mine @ 0.5 %"]
+    assert unique_names(found) == names == HeadBank(found, **SHAPE).names
+    assert [entry.get("fraction", 1) for entry in found] == [0.3, 0.3, 1, 1, 0.005, 0.005]
+    assert found[1]["learning_rate"] == 0.1
+
+
+def test_shares_learn_in_the_same_passes_and_do_not_disturb(all_kinds, tmp_path):
+    entries = [{"kind": "pool"}, {"kind": "conv", "dropout": 0.3}]
+    (tmp_path / "alone").mkdir()
+    alone = train(tmp_path / "alone", entries)
+    (tmp_path / "shares").mkdir()
+    shares = train(tmp_path / "shares", at_fractions(entries, (0.2, 1.0, 0.6)), epochs=1)
+    fresh = HeadBank(at_fractions(entries, (0.2, 1.0, 0.6)), **SHAPE, seed=1)
+    assert all(same(head, shares[name]) for name, head in alone.items())
+    assert all(not same(head, fresh[name]) for name, head in shares.items())
+    loaded, _ = HeadBank.load(tmp_path / "shares" / "heads.safetensors")
+    assert loaded.entries == fresh.entries and all(same(head, shares[name]) for name, head in loaded.items())
+
+
+def test_a_share_learns_as_if_there_were_nothing_else(tmp_path):
+    """An update of a share is one of ordinary training on exactly the windows that had come together."""
+    entries = at_fractions([{"kind": "attend", "name": "dot"}], (0.4,))
+    bank = train(tmp_path, entries, epochs=1, batch_size=48)  # one batch of all windows: one update
+    head = HeadBank(entries, **SHAPE, seed=1)["dot @ 40 %"].train()
+    windows = DATA["train"].windows
+    chosen = np.isin(windows.example, nested_fraction(len(DATA["train"].records), 0.4, 1))
+    batch = collate(windows, np.flatnonzero(chosen), BACKBONE.pad)
+    optimizer = torch.optim.AdamW(head.parameters(), lr=1e-2, weight_decay=0)
+    TASK.loss(head(live(BACKBONE)(batch)), batch).backward()
+    torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+    optimizer.step()
+    for key, value in head.state_dict().items():
+        torch.testing.assert_close(bank["dot @ 40 %"].state_dict()[key], value, rtol=1e-4, atol=1e-6)
+
+
+def test_twenty_heads_hold_one_batch_of_states(tmp_path, monkeypatch):
+    alive, most, step = weakref.WeakSet(), [], Loop._states
+
+    def tracked(self, number):
+        batch, states = step(self, number)
+        most.append(len(alive) + 1)
+        alive.add(states.layers)
+        return batch, states
+
+    monkeypatch.setattr(Loop, "_states", tracked)
+    train(tmp_path, at_fractions([{"kind": "pool"}] * 5 + [{"kind": "last"}] * 5, (1.0, 0.5)))
+    assert len(most) == 7 and set(most) == {1}
 
 
 def test_what_training_cost_is_noted(tmp_path):

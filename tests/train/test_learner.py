@@ -82,9 +82,9 @@ def test_the_state_goes_into_tensors_and_back(states, batch):
         each.head.register_forward_pre_hook(lambda head, inputs: head.seen.add_(1) and None)
     for step in range(3):
         one.learn(states, batch, TASK, step)
-    kept = {key: value.clone() for key, value in one.state().items()}
+    kept, notes = {key: value.clone() for key, value in one.state().items()}, one.notes()
     one.learn(states, batch, TASK, 3)
-    other.restore(kept)
+    other.restore(kept, notes)
     assert same(other.state(), kept) and kept["now.head.seen"] == 3
     other.learn(states, batch, TASK, 3)
     assert same(one.state(), other.state()) and one.loss == other.loss

@@ -22,14 +22,14 @@ def whole(tmp_path_factory) -> Path:
     return finished(tmp_path_factory.mktemp("whole"))
 
 
-def start(directory: Path) -> Command:
+def start(directory: Path, **tables: object) -> Command:
     # snapshot_seconds = 0: a snapshot after every step, so that kills hit the writing as well
-    recipe = tiny_recipe(directory / "study.toml", snapshot_seconds=0)
+    recipe = tiny_recipe(directory / "study.toml", snapshot_seconds=0, **tables)
     return Command("study", recipe, "--out", directory / "run", cwd=directory)
 
 
-def finished(directory: Path) -> Path:
-    done = start(directory).wait()
+def finished(directory: Path, **tables: object) -> Path:
+    done = start(directory, **tables).wait()
     assert done.code == 0, done.err
     return directory / "run"
 
@@ -83,6 +83,32 @@ def test_a_kill_in_the_middle_of_a_stage(moment, whole, tmp_path):
     assert_same(finished(tmp_path), whole)
     if moment.endswith(".safetensors"):
         assert "going on at step" in (tmp_path / "run" / "log.jsonl").read_text()
+
+
+def test_kills_while_states_are_stored_and_read(tmp_path):
+    """The frozen part below and the bank's states both come from stores; one kill at each, and one in training."""
+    stored = {
+        "finetune": {"epochs": 2, "checkpoints": [0.5], "train_layers": 1, "norms": "trained", "lower": "stored"},
+        "bank": {"epochs": 2, "states": "stored", "patience": 3, "fractions": [1.0, 0.4]},
+    }
+    for part in ("whole", "killed"):
+        (tmp_path / part).mkdir()
+    whole = finished(tmp_path / "whole", **stored)
+    run = tmp_path / "killed" / "run"
+    for moment in (
+        "seed-1/finetune.states",
+        "seed-1/finetune.snapshot.safetensors",
+        "seed-1/heads-0.5.states",
+        "seed-1/heads-2.snapshot.safetensors",
+    ):
+        assert start(tmp_path / "killed", **stored).kill_when(lambda moment=moment: exists(run, moment))
+    assert finished(tmp_path / "killed", **stored) == run
+    found, expected = weights(run), weights(whole)
+    assert list(found) == list(expected) and len(found) > 20
+    for key, tensor in expected.items():
+        assert torch.equal(found[key], tensor), key
+    assert scores(run) == scores(whole)
+    assert not litter(run) and not list(run.rglob("*.states"))
 
 
 def test_kills_while_files_are_being_written(whole, tmp_path):

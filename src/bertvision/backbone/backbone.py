@@ -4,14 +4,19 @@ import hashlib
 import inspect
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from bertvision.backbone.loading import find_encoder, load_model, load_tokenizer
 from bertvision.backbone.states import States
-from bertvision.data.batches import Batch
+from bertvision.data.batches import Batch, by_length
+
+# Tokens that go through the encoder at once where nothing learns: what they become on the way stays in the cache.
+SLICE = 2048
 
 
 class Backbone(nn.Module):
@@ -56,14 +61,44 @@ class Backbone(nn.Module):
 
     def forward(self, batch: Batch, reads: Literal["all", "last"] = "all") -> States:
         """States of a batch: all layers, or the last one only, (B, L, S, H)."""
+        learning = self.training or torch.is_grad_enabled()
+        if learning or not batch.ids.is_cpu or torch.compiler.is_compiling() or batch.ids.numel() <= SLICE:
+            return States(torch.stack(self.encode(batch, reads), dim=1), batch.mask)
+        return States(self._in_slices(batch, reads), batch.mask)
+
+    def encode(self, batch: Batch, reads: Literal["all", "last"] = "all") -> list[Tensor]:
+        """The same states from one run of the encoder: a (B, S, H) for each layer, the last one last."""
         inputs = {"input_ids": batch.ids, "output_hidden_states": reads == "all"}
-        if not bool(batch.mask.all()):  # without padding no mask is needed, and attention runs faster
+        # Without padding no mask is needed, and attention runs faster; an exported graph must be ready for either.
+        if torch.compiler.is_exporting() or not bool(batch.mask.all()):
             inputs["attention_mask"] = batch.mask.long()
         if self._has_types:
             inputs["token_type_ids"] = batch.types
         output = self.model(**inputs)
         below = output.hidden_states[:-1] if reads == "all" else ()
-        return States(torch.stack([*below, output.last_hidden_state], dim=1), batch.mask)  # (B, L, S, H)
+        return [*below, output.last_hidden_state]
+
+    def _in_slices(self, batch: Batch, reads: Literal["all", "last"]) -> Tensor:
+        """(B, L, S, H) from several runs of the encoder, rows of like length together; zeros behind them."""
+        lengths = batch.mask.sum(dim=1).numpy()
+        states = torch.empty(0)
+        for rows in by_length(lengths, SLICE):
+            longest = int(lengths[rows].max())
+            layers = self.encode(_part(batch, rows, longest), reads)
+            if not states.numel():
+                states = layers[0].new_empty(len(lengths), len(layers), batch.ids.shape[1], layers[0].shape[-1])
+            for place, row in enumerate(rows.tolist()):
+                for layer, found in enumerate(layers):
+                    states[row, layer, :longest] = found[place]
+                states[row, :, longest:] = 0
+        return states
+
+
+def _part(batch: Batch, rows: NDArray[np.int64], longest: int) -> Batch:
+    """Some rows of a batch, cut to `longest` tokens."""
+    chosen = torch.from_numpy(rows)
+    ids, types, mask = (each[chosen, :longest] for each in (batch.ids, batch.types, batch.mask))
+    return Batch(batch.index[rows], ids, types, mask, batch.targets[chosen])
 
 
 def _positions(model: PreTrainedModel) -> int:

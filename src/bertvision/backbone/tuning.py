@@ -15,16 +15,18 @@ from bertvision.errors import UserError
 class Tuning:
     """How an encoder is tuned. The three can be combined: `train_layers` rules the encoder's own weights alone.
 
-    train_layers: "all", or k: only the last k blocks train, while every LayerNorm (the embedding's included) always
-        does. k = the number of blocks is "all": embeddings and pooler train too. Layers that share one block's weights
-        (ALBERT) cannot train apart: there it is 0 or all.
+    train_layers: "all", or k: only the last k blocks train, and LayerNorms as `norms` says. k = the number of blocks is
+        "all": embeddings and pooler train too. Layers that share one block's weights (ALBERT) cannot train apart: there
+        it is 0 or all.
     adapters: size of Houlsby adapters in every block, 0 = none. They always train.
     lora: rank of low-rank updates to queries and values, 0 = none. They always train.
+    norms: "all" LayerNorms train, the embedding's included, or only those of the "trained" blocks.
     """
 
     train_layers: int | Literal["all"] = "all"
     adapters: int = 0
     lora: int = 0
+    norms: Literal["all", "trained"] = "all"
 
     def __post_init__(self) -> None:
         for key in ("adapters", "lora"):
@@ -33,6 +35,8 @@ class Tuning:
                 raise UserError(f"{key}: {value!r} is not a whole number from 0 up (0 = none)")
         if self.train_layers != "all" and not _is_count(self.train_layers):
             raise UserError(f"train_layers: {self.train_layers!r} is neither 'all' nor a whole number from 0 up")
+        if self.norms not in ("all", "trained"):
+            raise UserError(f"norms: {self.norms!r} is neither 'all' nor 'trained'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +61,38 @@ def apply(model: PreTrainedModel, tuning: Tuning, seed: int = 0) -> Plan:
         adapters.insert(model, tuning.adapters, seed)
     if tuning.lora:
         lora.insert(model, found, tuning.lora, seed)
-    if tuning.train_layers in ("all", depth(model)):
+    if _trains_all(model, tuning):
         model.requires_grad_(True)
     else:
         model.requires_grad_(False)
-        own = blocks(model)
-        for part in [*own[len(own) - int(tuning.train_layers) :], *layer_norms(model)]:
+        norms = layer_norms(model) if tuning.norms == "all" else []
+        for part in [*blocks(model)[first_trained(model, tuning) :], *norms]:
             part.requires_grad_(True)
         for name, parameter in model.named_parameters():
             if is_added(name):
                 parameter.requires_grad_(True)
     return Plan(tuning, base, count(model) - base, count(model, trainable=True))
+
+
+def first_trained(model: PreTrainedModel, tuning: Tuning) -> int:
+    """The number of the first block that trains; 0 if all do, the number of blocks if none does."""
+    own = blocks(model)
+    return 0 if _trains_all(model, tuning) else len(own) - int(tuning.train_layers)
+
+
+def is_split(model: PreTrainedModel, tuning: Tuning) -> bool:
+    """True if everything below the first trained block is frozen: no LayerNorm, adapter or LoRA trains there."""
+    plain = not tuning.adapters and not tuning.lora
+    return plain and tuning.norms == "trained" and not _trains_all(model, tuning)
+
+
+def set_training(model: PreTrainedModel, tuning: Tuning) -> None:
+    """Training mode, that is, dropout; but none in a part that is entirely frozen: what it gives never changes."""
+    model.train()
+    if is_split(model, tuning):
+        model.eval()
+        for block in blocks(model)[first_trained(model, tuning) :]:
+            block.train()
 
 
 def set_attention_dropout(model: PreTrainedModel, probability: float) -> None:
@@ -88,6 +113,10 @@ def is_added(name: str) -> bool:
 def count(model: nn.Module, trainable: bool = False) -> int:
     """Number of parameters, shared ones once; with `trainable` only those that train."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad or not trainable)
+
+
+def _trains_all(model: PreTrainedModel, tuning: Tuning) -> bool:
+    return tuning.train_layers in ("all", depth(model))
 
 
 def _check_layers(model: PreTrainedModel, train_layers: int | Literal["all"]) -> None:

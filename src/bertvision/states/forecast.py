@@ -6,9 +6,9 @@ import secrets
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -77,6 +77,13 @@ class Forecast:
         if wanted * SPARE > self.free_bytes:
             return "live", f"{times}, but the store needs {_size(wanted)} and {_size(self.free_bytes)} are free"
         return "stored", f"{times}; the store needs {_size(wanted)} of {_size(self.free_bytes)} that are free"
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as plain values, with the choice; seconds that are not possible are None."""
+        choice, why = self.choose()
+        found = asdict(self) | {"live_seconds": self.live_seconds, "stored_seconds": self.stored_seconds}
+        plain = {key: None if value == math.inf else value for key, value in found.items()}
+        return {**plain, "choice": choice, "why": why}
 
     def lines(self) -> list[str]:
         """The forecast in words."""

@@ -1,6 +1,7 @@
 """The bank: heads that compete, trained together on the same states, each with its own optimiser."""
 
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -11,21 +12,24 @@ from torch import Tensor, nn
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.states import States
 from bertvision.data.batches import BatchPlan
+from bertvision.data.windows import Windows
 from bertvision.errors import UserError
 from bertvision.files import fitting, load_tensors, save_tensors
 from bertvision.heads import Head, build_head, head_name
 from bertvision.recipe import BankRecipe, head_spec
-from bertvision.states.source import live
-from bertvision.tasks import Dataset, Spans
-from bertvision.train.learner import Learner, fold
-from bertvision.train.loop import Loop
+from bertvision.tasks import Dataset
+from bertvision.train.early import EarlyStop, check_steps
+from bertvision.train.feeding import Feeding
+from bertvision.train.learner import Learner, Task, fold
+from bertvision.train.loop import Loop, plan_batches
 from bertvision.train.progress import Journal
+from bertvision.train.share import Share
 
 
 class HeadBank(nn.Module):
     """Named heads that read the same states. Calling it gives {name: logits}.
 
-    entries: recipe tables, {"kind": ..., options, "name": optional, "learning_rate": optional}.
+    entries: recipe tables, {"kind": ..., options, "name": optional, "learning_rate": optional, "fraction": optional}.
     seed: decides the starting values; a head's do not depend on which others are in the bank.
     """
 
@@ -47,13 +51,18 @@ class HeadBank(nn.Module):
         for name, entry in zip(self.names, entries):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(fold(seed, name))
-                heads.append(build_head(head_spec(entry), layers=layers, width=width, task=task, outputs=outputs))
+                heads.append(build_head(_spec(entry), layers=layers, width=width, task=task, outputs=outputs))
         self.heads = nn.ModuleList(heads)
 
     @property
     def reads(self) -> Literal["all", "last"]:
         """The layers its heads together need."""
         return "all" if any(head.reads == "all" for head in self.heads) else "last"
+
+    @property
+    def positions(self) -> Literal["all", "cls"]:
+        """The tokens its heads together need: all, or [CLS] alone."""
+        return "cls" if all(reads_cls(head) for _, head in self.items()) else "all"
 
     def items(self) -> list[tuple[str, Head]]:
         return list(zip(self.names, self.heads))  # type: ignore[arg-type]
@@ -89,7 +98,7 @@ def unique_names(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     names: list[str] = []
     taken = {"backbone"}
     for entry in entries:
-        name = base = str(entry.get("name") or head_name(head_spec(entry)))
+        name = base = str(entry.get("name") or head_name(_spec(entry)))
         if base.startswith("backbone + "):
             raise UserError(f"heads: {base!r} is how an ensemble is called; give the head another name")
         number = 1
@@ -101,9 +110,35 @@ def unique_names(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     return names
 
 
+def reads_cls(head: Head) -> bool:
+    """Whether a head needs the states of [CLS] alone."""
+    return head.task != "spans" and head.column
+
+
+def at_fractions(entries: Sequence[Mapping[str, Any]], fractions: Sequence[float]) -> list[dict[str, Any]]:
+    """Every head once per share of the training set. One that sees 30 % of it is called `NAME @ 30 %`."""
+    names = unique_names(entries)
+    found = []
+    for fraction in fractions:
+        for name, entry in zip(names, entries):
+            own = {} if fraction == 1 else {"name": f"{name} @ {100 * fraction:g} %", "fraction": fraction}
+            found.append({**entry, **own})
+    return found
+
+
+def _spec(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of an entry that describes the architecture."""
+    return {key: value for key, value in head_spec(entry).items() if key != "fraction"}
+
+
 def file_name(member: str) -> str:
     """A member's name as a file name: `backbone + pool` -> `backbone+pool`."""
     return re.sub(r"[^\w=+.#-]+", "-", member.replace(" + ", "+"))
+
+
+def bank_path(directory: Path, epoch: float) -> Path:
+    """Where the bank of a checkpoint lies in the directory of its seed."""
+    return directory / f"heads-{epoch:g}.safetensors"
 
 
 def snapshot_of(path: Path) -> Path:
@@ -111,10 +146,52 @@ def snapshot_of(path: Path) -> Path:
     return path.with_suffix(".snapshot.safetensors")
 
 
+def states_of(path: Path) -> Path:
+    """The directory of the states it trains on meanwhile, where they are stored."""
+    return path.with_suffix(".states")
+
+
+def clear_bank(path: Path) -> None:
+    """Removes what training the bank at `path` needed and its result does not: a kill may have left it."""
+    snapshot_of(path).unlink(missing_ok=True)
+    shutil.rmtree(states_of(path), ignore_errors=True)
+
+
+def bank_learners(bank: HeadBank, recipe: BankRecipe, windows: Windows, plan: BatchPlan, seed: int) -> list[Learner]:
+    """A learner for every head of the bank, in training mode."""
+    entries = [(entry, float(entry.get("fraction", 1))) for entry in bank.entries]
+    shares = {
+        fraction: Share(windows, plan, fraction, batch_size=recipe.batch_size, seed=seed) if fraction < 1 else None
+        for _, fraction in entries
+    }
+    return [
+        Learner(
+            name,
+            head.train(),
+            recipe,
+            steps=len(plan),
+            seed=seed,
+            rate=float(entry.get("learning_rate") or recipe.learning_rate),
+            share=shares[fraction],
+        )
+        for (name, head), (entry, fraction) in zip(bank.items(), entries)
+    ]
+
+
+def training_notes(learners: Sequence[Learner], feed_seconds: float, identity: str) -> dict[str, Any]:
+    """What is noted with a bank: the seconds of each head and of the feed, why heads were dropped, what it is of."""
+    return {
+        "seconds": {learner.name: learner.seconds for learner in learners},
+        "feed_seconds": feed_seconds,
+        "stopped": {learner.name: learner.stopped for learner in learners if learner.stopped},
+        "identity": identity,
+    }
+
+
 def train_bank(
     bank: HeadBank,
     backbone: Backbone,
-    task: Spans,
+    task: Task,
     train: Dataset,
     recipe: BankRecipe,
     *,
@@ -124,50 +201,75 @@ def train_bank(
     snapshot_seconds: float,
     journal: Journal,
     stage: str = "heads",
+    tune: Dataset | None = None,
 ) -> HeadBank:
     """Trains all heads of the bank on a frozen backbone in the same passes and saves them at `path`.
 
-    Goes on where an earlier run was killed. With the bank are noted: the seconds of each head and of the feed, why
-    heads were dropped, and `identity`, what the training depended on beside the seed.
+    Goes on where an earlier run was killed. tune: where an early stop is decided, if the recipe has a `patience`. With
+    the bank are noted: the seconds of each head and of the feed, why heads were dropped, at which step each was best on
+    tune, and `identity`, what the training depended on beside the seed.
     """
-    plan = BatchPlan(
-        train.windows.lengths,
-        epochs=recipe.epochs,
-        batch_size=recipe.batch_size,
-        batch_tokens=recipe.batch_tokens,
-        seed=seed,
+    windows = train.windows
+    plan = plan_batches(windows, recipe, seed)
+    learners = bank_learners(bank, recipe, windows, plan, seed)
+    feeding = Feeding(
+        backbone,
+        recipe,
+        reads=bank.reads,
+        positions=bank.positions,
+        directory=states_of(path),
+        identity=identity,
+        journal=journal,
     )
-    learners = [
-        Learner(
-            name,
-            head.train(),
-            recipe,
-            steps=len(plan),
-            seed=seed,
-            rate=float(entry.get("learning_rate") or recipe.learning_rate),
-        )
-        for (name, head), entry in zip(bank.items(), bank.entries)
-    ]
+    feeding.choose(windows, list(bank.heads))
+    early, checks = _early_stop(task, tune, feeding, learners, recipe, plan, journal)
+
+    def check(step: int) -> None:
+        if early is not None and step in checks:
+            loop.feed_seconds += early.check(step)
+
     loop = Loop(
         task,
-        train.windows,
+        windows,
         plan,
         learners,
-        live(backbone, bank.reads),
+        feeding.source(windows, "train"),
         pad=backbone.pad,
         seed=seed,
         snapshot=snapshot_of(path),
         identity=identity,
         snapshot_seconds=snapshot_seconds,
         journal=journal,
+        at_step=check,
     )
+    loop.feed_seconds = feeding.seconds  # those of an earlier run are in its snapshot
     loop.run(stage)
-    about = {
-        "seconds": {learner.name: learner.seconds for learner in learners},
-        "feed_seconds": loop.feed_seconds,
-        "stopped": {learner.name: learner.stopped for learner in learners if learner.stopped},
-        "identity": identity,
-    }
-    bank.save(path, about)
-    loop.finish()
+    best = early.take_best() if early else {}
+    bank.save(path, training_notes(learners, loop.feed_seconds, identity) | {"best": best})
+    clear_bank(path)
     return bank.eval()
+
+
+def _early_stop(
+    task: Task,
+    tune: Dataset | None,
+    feeding: Feeding,
+    learners: Sequence[Learner],
+    recipe: BankRecipe,
+    plan: BatchPlan,
+    journal: Journal,
+) -> tuple[EarlyStop | None, set[int]]:
+    """What watches over the learners, if the recipe wants it, and after which steps."""
+    if not recipe.patience or tune is None or not len(tune.windows):
+        return None, set()
+    early = EarlyStop(
+        task,
+        tune.windows,
+        feeding.source(tune.windows, "tune"),
+        learners,
+        pad=feeding.backbone.pad,
+        patience=recipe.patience,
+        batch_tokens=recipe.batch_tokens,
+        journal=journal,
+    )
+    return early, check_steps(plan, recipe.epochs, recipe.checks)

@@ -2,15 +2,18 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bertvision.data import glue
 from bertvision.data.source import load_articles
 from bertvision.errors import UserError, nearest
 from bertvision.evaluate.decode import RULES
 from bertvision.evaluate.squad import score
 from bertvision.files import read_json
-from bertvision.train.members import ENSEMBLE, Members, score_rows
+from bertvision.tasks import Dataset
+from bertvision.train.members import BACKBONE, ENSEMBLE, Members, score_rows
 from bertvision.train.predict import Pass, predict
 from bertvision.train.progress import Journal
 from bertvision.train.study import Study
@@ -54,21 +57,71 @@ def score_run(
     and of the data only those scored need to be there. decoding: another rule than the recipe's ("joint" or
     "independent"); thresholds tuned under the recipe's do not fit it and are left out.
     """
+    study, seed, epoch = _cell(directory, checkpoint, seed, quiet)
+    rule: Any = decoding or study.recipe.evaluate.decoding
+    if rule not in RULES:
+        raise UserError(f"--decoding {rule}: {nearest(rule, RULES)}")
+    chosen = _chosen(study, seed, epoch)
+    best_pair = next((row["parts"] for row in chosen if row["member"] == ENSEMBLE), "")
+    members = study.members(seed, epoch)
+    dataset = study.task.dataset(data or study.recipe.data.test, members.backbone.tokenizer, study.recipe.data)
+    shown = _predict(study, members, dataset, _wanted(members, member, best_pair), rule, quiet)
+    fits = rule == study.recipe.evaluate.decoding
+    tuned = {row.get("parts", row["member"]): row["threshold"] for row in chosen if fits}
+    rows = score_rows(members, shown, study.task, dataset, tuned, best_pair)
+    return [{"seed": seed, "checkpoint": epoch, **row} for row in rows]
+
+
+def submit_run(
+    directory: Path,
+    out: Path,
+    *,
+    data: str,
+    checkpoint: float | None = None,
+    seed: int | None = None,
+    member: str = "",
+    quiet: bool = False,
+) -> tuple[Path, str]:
+    """Writes one member's predictions for `glue:TASK/SPLIT` as GLUE takes them; the file, and the member.
+
+    The member is the one asked for, or the best on the study's tune set.
+    """
+    study, seed, epoch = _cell(directory, checkpoint, seed, quiet)
+    if not data.startswith(glue.PREFIX):
+        raise UserError(f"--data {data or 'is missing'}: name what to predict, such as glue:RTE/test")
+    glue.parse(data)
+    main = f"tune_{study.task.metrics[-1]}"
+    best = max(_chosen(study, seed, epoch), key=lambda row: row[main], default={"member": ""})
+    members = study.members(seed, epoch)
+    best_pair = best.get("parts", "")
+    (name,) = _wanted(members, member or best.get("parts", best["member"]) or BACKBONE, best_pair)
+    dataset = study.task.dataset(data, members.backbone.tokenizer, study.recipe.data)
+    found = _predict(study, members, dataset, [name], study.recipe.evaluate.decoding, quiet)
+    return glue.write_submission(out, data, found.predictions[name].values()), name
+
+
+def _cell(directory: Path, checkpoint: float | None, seed: int | None, quiet: bool) -> tuple[Study, int, float]:
+    """A study with one of its seeds and checkpoints: the first and the last unless told otherwise."""
     study = Study.open(directory, quiet=quiet)
+    if study.recipe.variants:
+        raise UserError(f"{directory}: holds one study per variant; name the directory of one of them")
     seed = study.recipe.seeds[0] if seed is None else seed
     epoch = study.epochs[-1] if checkpoint is None else checkpoint
     if seed not in study.recipe.seeds or epoch not in study.epochs:
         raise UserError(f"{directory}: has seeds {list(study.recipe.seeds)} and checkpoints {study.epochs}")
-    rule: Any = decoding or study.recipe.evaluate.decoding
-    if rule not in RULES:
-        raise UserError(f"--decoding {rule}: {nearest(rule, RULES)}")
-    chosen = [row for row in study.rows() if _is(row, seed, epoch)]
-    best_pair = next((row["parts"] for row in chosen if row["member"] == ENSEMBLE), "")
-    members = study.members(seed, epoch)
-    wanted = _wanted(members, member, best_pair)
+    return study, seed, epoch
+
+
+def _chosen(study: Study, seed: int, epoch: float) -> list[dict[str, Any]]:
+    """The rows of one checkpoint at what was chosen on tune."""
+    origin = study.task.thresholds(0.0)[-1][0]
+    here = [row for row in study.rows() if row["seed"] == seed and row["checkpoint"] == epoch]
+    return [row for row in here if row["threshold_from"] == origin]
+
+
+def _predict(study: Study, members: Members, dataset: Dataset, wanted: Sequence[str], rule: Any, quiet: bool) -> Pass:
+    """A pass for the wanted heads and pairs alone."""
     needed = {part for name in wanted for part in members.pairs.get(name, (name,))}
-    source = data or study.recipe.data.test
-    dataset = study.task.dataset(source, load_articles(source), members.backbone.tokenizer, study.recipe.data)
     found = predict(
         members.backbone,
         {name: head for name, head in members.heads.items() if name in needed},
@@ -79,11 +132,7 @@ def score_run(
         ensembles={name: pair for name, pair in members.pairs.items() if name in wanted},
         stage="scoring",
     )
-    shown = Pass({name: found.predictions[name] for name in wanted}, found.seconds)
-    fits = rule == study.recipe.evaluate.decoding
-    tuned = {row.get("parts", row["member"]): row["threshold"] for row in chosen if fits}
-    rows = score_rows(members, shown, study.task, dataset, tuned, best_pair)
-    return [{"seed": seed, "checkpoint": epoch, **row} for row in rows]
+    return Pass({name: found.predictions[name] for name in wanted}, found.seconds)
 
 
 def _wanted(members: Members, member: str, best_pair: str) -> list[str]:
@@ -101,7 +150,3 @@ def _object(path: Path, what: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UserError(f"{path}: not an object with an entry per question id")
     return found
-
-
-def _is(row: dict[str, Any], seed: int, epoch: float) -> bool:
-    return row["seed"] == seed and row["checkpoint"] == epoch and row["threshold_from"] == "tune"

@@ -1,25 +1,43 @@
 """Tune a backbone with one head on top, and leave checkpoints at fractions of an epoch."""
 
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from bertvision.backbone import trained
 from bertvision.backbone.backbone import Backbone
-from bertvision.backbone.tuning import Tuning, apply, is_added, set_attention_dropout
-from bertvision.data.batches import BatchPlan
+from bertvision.backbone.split import split
+from bertvision.backbone.tuning import (
+    Tuning,
+    apply,
+    first_trained,
+    is_added,
+    is_split,
+    set_attention_dropout,
+    set_training,
+)
+from bertvision.data.batches import collate
+from bertvision.data.windows import Windows
+from bertvision.errors import UserError
 from bertvision.files import fitting, load_tensors, save_tensors
 from bertvision.heads import Head, build_head
-from bertvision.recipe import FinetuneRecipe, head_spec
-from bertvision.tasks import Dataset, Spans
+from bertvision.recipe import BankRecipe, FinetuneRecipe, head_spec
+from bertvision.states.layout import Reads
+from bertvision.states.source import stored
+from bertvision.tasks import Dataset, Task
+from bertvision.train.bank import HeadBank, bank_learners, bank_path, training_notes
+from bertvision.train.feeding import store_states
 from bertvision.train.learner import Learner, fold
-from bertvision.train.loop import Loop
+from bertvision.train.loop import Feed, Loop, plan_batches
 from bertvision.train.progress import Journal
 
 SNAPSHOT = "finetune.snapshot.safetensors"
+STATES = "finetune.states"  # of the frozen part, where it is stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +63,7 @@ class Checkpoint:
         """What was noted when it was saved: head, epoch, step, seconds, seed, identity."""
         return load_tensors(self._head, "head")[1]
 
-    def load(self, task: Spans, name: str) -> tuple[Backbone, Head, dict[str, Any]]:
+    def load(self, task: Task, name: str) -> tuple[Backbone, Head, dict[str, Any]]:
         """The tuned backbone and its head, both in eval mode, and `about`."""
         backbone = Backbone.load(name)
         trained.load(backbone.model, self.directory / "backbone.safetensors")
@@ -71,9 +89,17 @@ def planned_checkpoints(directory: Path, recipe: FinetuneRecipe) -> dict[float, 
     return {epoch: Checkpoint(directory / f"checkpoint-{epoch:g}") for epoch in checkpoint_epochs(recipe)}
 
 
+@dataclass(frozen=True, slots=True)
+class Along:
+    """A bank whose heads learn while the backbone is tuned, on the states it makes anyway."""
+
+    bank: HeadBank
+    recipe: BankRecipe
+
+
 def finetune(
     backbone: Backbone,
-    task: Spans,
+    task: Task,
     train: Dataset,
     recipe: FinetuneRecipe,
     *,
@@ -82,39 +108,43 @@ def finetune(
     identity: str,
     snapshot_seconds: float,
     journal: Journal,
+    along: Along | None = None,
 ) -> dict[float, Checkpoint]:
-    """Tunes `backbone` in place as the recipe says; {epoch: checkpoint}. Goes on where an earlier run was killed."""
+    """Tunes `backbone` in place as the recipe says; {epoch: checkpoint}. Goes on where an earlier run was killed.
+
+    along: heads that learn beside it, and are saved with each checkpoint as they are then. They do not move it.
+    """
     checkpoints = planned_checkpoints(directory, recipe)
-    tuning = Tuning(recipe.train_layers, recipe.adapters, recipe.lora)
+    tuning = Tuning(recipe.train_layers, recipe.adapters, recipe.lora, recipe.norms)
     set_attention_dropout(backbone.model, recipe.attention_dropout)
     apply(backbone.model, tuning, seed)
     spec = head_spec(recipe.head)
     head = make_head(spec, backbone, task, fold(seed, "head"))
-    plan = BatchPlan(
-        train.windows.lengths,
-        epochs=recipe.epochs,
-        batch_size=recipe.batch_size,
-        batch_tokens=recipe.batch_tokens,
-        seed=seed,
-    )
+    windows = train.windows
+    plan = plan_batches(windows, recipe, seed)
     learner = _joint_learner(backbone, head, recipe, len(plan), seed)
+    others = bank_learners(along.bank, along.recipe, windows, plan, seed) if along else []
     marks = {epoch: plan.steps_at(epoch) for epoch in checkpoints}  # with little data, several may be at one step
     marks[max(marks)] = len(plan)
 
     def save_checkpoint(step: int) -> None:
         for epoch in [epoch for epoch, mark in marks.items() if mark == step and not checkpoints[epoch].done]:
+            if along:  # first: a checkpoint that is there has its heads
+                along.bank.save(bank_path(directory, epoch), training_notes(others, 0.0, identity))
             seconds = loop.feed_seconds + learner.seconds
             about = {"head": spec, "epoch": epoch, "step": step, "seconds": seconds, "seed": seed, "identity": identity}
             checkpoints[epoch].save(backbone, tuning, head, about)
             journal.log("checkpoint", seed=seed, epoch=epoch, step=step, seconds=round(seconds, 2))
 
-    backbone.train()
+    reads: Reads = "all" if "all" in (head.reads, along.bank.reads if along else "") else "last"
+    feed, seconds = _feed(backbone, windows, tuning, recipe, reads, directory / STATES, journal)
+    set_training(backbone.model, tuning)
     loop = Loop(
         task,
-        train.windows,
+        windows,
         plan,
-        [learner],
-        lambda batch: backbone(batch, head.reads),
+        [learner, *others],
+        feed,
         pad=backbone.pad,
         seed=seed,
         snapshot=directory / SNAPSHOT,
@@ -122,15 +152,60 @@ def finetune(
         snapshot_seconds=snapshot_seconds,
         journal=journal,
         at_step=save_checkpoint,
+        marks=marks.values(),
     )
+    loop.feed_seconds = seconds  # those of an earlier run are in its snapshot
     save_checkpoint(0)  # epoch 0: the encoder as it came
     loop.run(f"tuning, seed {seed}")
-    loop.finish()
+    clear_tuning(directory)
     backbone.eval()
     return checkpoints
 
 
-def make_head(spec: dict[str, Any], backbone: Backbone, task: Spans, seed: int = 0) -> Head:
+def clear_tuning(directory: Path) -> None:
+    """Removes what tuning needed and its checkpoints do not: a kill may have left it."""
+    (directory / SNAPSHOT).unlink(missing_ok=True)
+    shutil.rmtree(directory / STATES, ignore_errors=True)
+
+
+def _feed(
+    backbone: Backbone,
+    windows: Windows,
+    tuning: Tuning,
+    recipe: FinetuneRecipe,
+    reads: Reads,
+    directory: Path,
+    journal: Journal,
+) -> tuple[Feed, float]:
+    """batch -> States with gradients, from text or from the stored states of the frozen part; and the seconds that
+    storing them took."""
+    if recipe.lower == "live":
+        return lambda batch: backbone(batch, reads), 0.0
+    if not is_split(backbone.model, tuning):
+        raise UserError(
+            'finetune.lower: "stored" needs a part that is entirely frozen: set norms = "trained", train_layers to '
+            "fewer than all, and neither adapters nor lora"
+        )
+    if not len(windows):
+        raise UserError("finetune.lower: there is nothing to store; give data with at least one question")
+    began = time.perf_counter()
+    shortest = collate(windows, np.argsort(windows.lengths, kind="stable")[:2], backbone.pad)
+    lower, upper = split(backbone, first_trained(backbone.model, tuning), shortest)
+    store = store_states(
+        directory,
+        lower,
+        windows,
+        dtype="fp32",  # exact: tuning goes as if nothing were stored
+        reads=reads,
+        positions="all",
+        journal=journal,
+        stage="storing the frozen part",
+    )
+    below = stored(store, reads)
+    return lambda batch: upper(batch, below(batch)), time.perf_counter() - began
+
+
+def make_head(spec: dict[str, Any], backbone: Backbone, task: Task, seed: int = 0) -> Head:
     """A new head for this backbone; its starting values come from `seed` alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -1,7 +1,9 @@
 """The one training loop: batches in, states from a feed, learners learn. It can be killed at any step and resumed."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -10,6 +12,7 @@ from bertvision.backbone.states import States
 from bertvision.data.batches import Batch, BatchPlan, collate
 from bertvision.data.windows import Windows
 from bertvision.files import load_tensors, save_tensors
+from bertvision.recipe import Training
 from bertvision.train.learner import Learner, Task, fold
 from bertvision.train.progress import Journal
 
@@ -17,11 +20,23 @@ Feed = Callable[[Batch], States]
 SNAPSHOT_SHARE = 20  # a snapshot is not begun before this many times the last one's duration has passed
 
 
+def plan_batches(windows: Windows, training: Training, seed: int) -> BatchPlan:
+    """All batches of a training."""
+    return BatchPlan(
+        windows.lengths,
+        epochs=training.epochs,
+        batch_size=training.batch_size,
+        batch_tokens=training.batch_tokens,
+        seed=seed,
+    )
+
+
 class Loop:
     """Runs the learners over a plan of batches, all of them on the same states.
 
     feed: batch -> States. snapshot: the file that holds everything needed to go on; identity: what must be equal
     for it to be used. at_step(step) is called when `step` batches are done, before any snapshot of that step.
+    marks: the steps after which something is kept: learners are looked at before that, as they are at the end.
     feed_seconds: time spent in the feed so far, earlier runs included.
     """
 
@@ -40,14 +55,16 @@ class Loop:
         snapshot_seconds: float,
         journal: Journal,
         at_step: Callable[[int], None] = lambda step: None,
+        marks: Collection[int] = (),
     ) -> None:
         self.task, self.windows, self.plan, self.learners, self.feed = task, windows, plan, learners, feed
         self.pad, self.seed, self.journal, self.at_step = pad, seed, journal, at_step
+        self.marks = {*marks, len(plan)}
         self.snapshot, self.identity, self.snapshot_seconds = snapshot, identity, snapshot_seconds
         self.feed_seconds = 0.0
 
     def run(self, stage: str) -> None:
-        """Trains to the end of the plan, from the snapshot if there is one."""
+        """Trains to the end of the plan, or until no learner goes on; from the snapshot if there is one."""
         done = self._restore()
         lengths = self.windows.lengths
         tokens = [int(lengths[index].sum()) for index in self.plan.batches]
@@ -55,10 +72,12 @@ class Loop:
         with torch.random.fork_rng(devices=[]), self.journal.stage(stage, sum(tokens), sum(tokens[:done])) as progress:
             for step in range(done, len(self.plan)):
                 self._step(step)
-                if step + 1 == len(self.plan):
+                if step + 1 in self.marks:
                     self._judge(step + 1)
                 progress.advance(tokens[step], self._status(step + 1))
                 self.at_step(step + 1)
+                if all(learner.resting for learner in self.learners):
+                    break
                 if time.monotonic() - saved >= pause and step + 1 < len(self.plan):
                     began = time.monotonic()
                     self._save(step + 1)
@@ -71,19 +90,20 @@ class Loop:
 
     def _step(self, step: int) -> None:
         batch, states = self._states(step)
-        for learner in self.learners:
-            before = learner.stopped
-            learner.learn(states, batch, self.task, step)
-            self._tell(learner, before)
+        for share, learners in groupby(self.learners, key=lambda learner: learner.share):
+            own, part = (states, batch) if share is None else share.of(states, batch)
+            for learner in learners:
+                with self._telling(learner):
+                    learner.learn(own, part, self.task, step)
+            del own, part  # before the next share's rows are copied beside them
 
     @torch.no_grad()
     def _judge(self, step: int) -> None:
         """Looks at the last batch once more: what the last update has done must show before anything is kept."""
         batch, states = self._states(step - 1)
         for learner in self.learners:
-            before = learner.stopped
-            learner.judge(states, batch, self.task, step)
-            self._tell(learner, before)
+            with self._telling(learner):
+                learner.judge(states, batch, self.task, step)
 
     def _states(self, step: int) -> tuple[Batch, States]:
         batch = collate(self.windows, self.plan[step], self.pad)
@@ -93,12 +113,15 @@ class Loop:
         self.feed_seconds += time.perf_counter() - began
         return batch, states
 
-    def _tell(self, learner: Learner, before: str) -> None:
+    @contextmanager
+    def _telling(self, learner: Learner) -> Iterator[None]:
+        before = learner.stopped
+        yield
         if learner.stopped != before:
             self.journal.note(f"{learner.name} is dropped: {learner.stopped}")
 
     def _status(self, step: int) -> dict[str, object]:
-        losses = {learner.name: round(learner.loss, 4) for learner in self.learners if not learner.stopped}
+        losses = {learner.name: round(learner.loss, 4) for learner in self.learners if not learner.resting}
         return {"step": step, "of": len(self.plan), "loss": losses}
 
     def _save(self, step: int) -> None:
@@ -107,8 +130,7 @@ class Loop:
             "step": step,
             "identity": self.identity,
             "feed_seconds": self.feed_seconds,
-            "seconds": [learner.seconds for learner in self.learners],
-            "stopped": [learner.stopped for learner in self.learners],
+            "learners": [learner.notes() for learner in self.learners],
         }
         save_tensors(self.snapshot, tensors, about)
 
@@ -122,8 +144,8 @@ class Loop:
             return 0
         for place, learner in enumerate(self.learners):
             prefix = f"{place}."
-            learner.restore({key.removeprefix(prefix): v for key, v in tensors.items() if key.startswith(prefix)})
-            learner.seconds, learner.stopped = about["seconds"][place], about["stopped"][place]
+            own = {key.removeprefix(prefix): v for key, v in tensors.items() if key.startswith(prefix)}
+            learner.restore(own, about["learners"][place])
         self.feed_seconds = about["feed_seconds"]
         self.journal.note(f"going on at step {about['step']} of {len(self.plan)}")
         return about["step"]

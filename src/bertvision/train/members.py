@@ -1,58 +1,110 @@
 """What is scored at one checkpoint: the backbone with its own head, the heads of the bank, and their ensembles."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bertvision.backbone.backbone import Backbone
 from bertvision.heads import Head
-from bertvision.tasks import Dataset, Spans
+from bertvision.tasks import Dataset, Task
 from bertvision.train.bank import HeadBank
 from bertvision.train.finetune import Checkpoint
 from bertvision.train.predict import Pass
 
 BACKBONE = "backbone"
 ENSEMBLE = "backbone + best head"  # one name over all seeds, whichever head is best
+WEIGHT_BYTES = 4  # heads are kept in fp32
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a member took: its seconds of training alone, states included, and the parameters trained for it.
+
+    about: what else tells it from others: `fraction`, the share of the training set it saw; `head_epochs`, after how
+    many epochs of its training it was taken, where that was not the last.
+    """
+
+    seconds: float
+    parameters: int
+    about: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Heads by name ("backbone" is the one it was tuned with), the training seconds each would have taken alone, and
-    the parameters trained. dropped: why heads of the bank are not among them."""
+    """Heads by name ("backbone" is the one it was tuned with), and what each cost beside the tuning.
+
+    tuning: the cost of the backbone with its own head. total: parameters of the encoder, trained or not. disk: bytes of
+    what tuning changed of it. dropped: why heads of the bank are not among them.
+    """
 
     backbone: Backbone
     heads: dict[str, Head]
-    seconds: dict[str, float]
-    parameters: dict[str, int]
+    costs: dict[str, Cost]
+    tuning: Cost
+    total: int
+    disk: int
     dropped: dict[str, str]
 
     @property
     def pairs(self) -> dict[str, tuple[str, str]]:
-        """The ensembles: the backbone with each head."""
-        return {f"{BACKBONE} + {name}": (BACKBONE, name) for name in self.heads if name != BACKBONE}
+        """The ensembles: the backbone with each head, as it was in the end."""
+        whole = [name for name in self.heads if name != BACKBONE and "head_epochs" not in self.costs[name].about]
+        return {f"{BACKBONE} + {name}": (BACKBONE, name) for name in whole}
+
+    def price(self, parts: Sequence[str]) -> dict[str, Any]:
+        """The columns of a row that say what a member, or an ensemble of `parts`, takes.
+
+        parameters: those trained. Heads learn on a tuned backbone: its tuning is part of what they take.
+        """
+        head_seconds = sum(self.costs[part].seconds for part in parts)
+        read = sum(self.heads[part].parameter_count() for part in parts)
+        return {
+            "parameters": sum(self.costs[part].parameters for part in parts),
+            "total_parameters": self.total + read,
+            "tuning_seconds": round(self.tuning.seconds, 3),
+            "head_seconds": round(head_seconds, 3),
+            "train_seconds": round(self.tuning.seconds + head_seconds, 3),
+            "disk_bytes": self.disk + WEIGHT_BYTES * read,
+        }
 
 
-def load_members(checkpoint: Checkpoint, bank_path: Path, task: Spans, name: str) -> Members:
-    """The members of a checkpoint of the encoder `name`, loaded; bank_path: the bank trained on it, if there is one."""
+def load_members(checkpoint: Checkpoint, bank_path: Path, task: Task, name: str) -> Members:
+    """The members of a checkpoint of the encoder `name`, loaded; bank_path: the bank trained on it, if there is one.
+
+    Beside it, `heads-E@K.safetensors` is the same bank after K epochs of its training.
+    """
     backbone, head, about = checkpoint.load(task, name)
-    heads, seconds = {BACKBONE: head}, {BACKBONE: float(about["seconds"])}
+    moved = sum(p.numel() for p in backbone.model.parameters() if p.requires_grad)
+    # At step 0 the encoder is as it came, with a head of random numbers: nothing was trained.
+    tuning = Cost(float(about["seconds"]), moved + head.parameter_count() if about["step"] else 0)
+    heads, costs = {BACKBONE: head}, {BACKBONE: Cost(0.0, tuning.parameters)}
     dropped: dict[str, str] = {}
-    if bank_path.exists():
-        bank, notes = HeadBank.load(bank_path)
-        dropped = notes["stopped"]
-        alive = {name: one for name, one in bank.items() if name not in dropped}
-        heads |= alive
-        seconds |= {name: notes["feed_seconds"] + notes["seconds"][name] for name in alive}
-    parameters = {name: one.parameter_count() for name, one in heads.items()}
-    parameters[BACKBONE] += sum(p.numel() for p in backbone.model.parameters() if p.requires_grad)
-    if about["step"] == 0:
-        parameters[BACKBONE] = 0  # the encoder as it came, and a head of random numbers: nothing was trained
-    return Members(backbone, heads, seconds, parameters, dropped)
+    for path in [bank_path, *sorted(bank_path.parent.glob(f"{bank_path.stem}@*.safetensors"), key=_epochs)]:
+        if not path.exists():
+            continue
+        bank, notes = HeadBank.load(path)
+        early = {} if path == bank_path else {"head_epochs": _epochs(path)}
+        dropped |= {} if early else notes["stopped"]
+        for (called, one), entry in zip(bank.items(), bank.entries):
+            if called not in notes["stopped"]:
+                full = f"{called}, epoch {early['head_epochs']:g}" if early else called
+                share = {"fraction": float(entry["fraction"])} if "fraction" in entry else {}
+                heads[full] = one
+                seconds = notes["feed_seconds"] + notes["seconds"][called]
+                costs[full] = Cost(seconds, one.parameter_count(), early | share)
+    total = sum(p.numel() for p in backbone.model.parameters())
+    disk = (checkpoint.directory / "backbone.safetensors").stat().st_size
+    return Members(backbone, heads, costs, tuning, total, disk, dropped)
+
+
+def _epochs(path: Path) -> float:
+    """K of heads-E@K.safetensors."""
+    return float(path.stem.partition("@")[2])
 
 
 def score_rows(
-    members: Members, found: Pass, task: Spans, dataset: Dataset, tuned: Mapping[str, float], best_pair: str = ""
+    members: Members, found: Pass, task: Task, dataset: Dataset, tuned: Mapping[str, float], best_pair: str = ""
 ) -> Iterator[dict[str, Any]]:
     """Rows of scores of a pass over `dataset`: every member at the thresholds its task reports.
 
@@ -61,9 +113,10 @@ def score_rows(
     """
     for name, predictions in found.predictions.items():
         parts = members.pairs.get(name, (name,))
-        called = {"member": name, "role": BACKBONE if name == BACKBONE else "head"}
+        called: dict[str, Any] = {"member": name, "role": BACKBONE if name == BACKBONE else "head"}
         if name in members.pairs:
             called = {"member": ENSEMBLE if name == best_pair else name, "role": "ensemble", "parts": name}
+        called |= members.costs[parts[-1]].about
         for origin, threshold in task.thresholds(tuned.get(name, 0.0)):
             if origin == "tune" and name not in tuned:
                 continue
@@ -72,14 +125,14 @@ def score_rows(
                 "threshold": threshold,
                 "threshold_from": origin,
                 **task.scores(predictions, dataset, threshold),
-                "parameters": sum(members.parameters[part] for part in parts),
-                "train_seconds": round(sum(members.seconds[part] for part in parts), 3),
+                **members.price(parts),
                 "infer_seconds": round(found.seconds[name], 3),
+                "ms_per_question": round(1000 * found.seconds[name] / max(len(dataset.records), 1), 4),
             }
 
 
 def report_rows(
-    members: Members, tune: Pass, test: Pass, task: Spans, data: Mapping[str, Dataset]
+    members: Members, tune: Pass, test: Pass, task: Task, data: Mapping[str, Dataset]
 ) -> Iterator[dict[str, Any]]:
     """The rows of a study: scored on test, with everything chosen on tune: thresholds, and which ensemble to report."""
     main = task.metrics[-1]

@@ -2,48 +2,60 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bertvision.backbone.backbone import Backbone
 from bertvision.data.batches import by_length, collate
 from bertvision.errors import UserError
+from bertvision.evaluate.ragged import Ragged
 from bertvision.heads import Head
 from bertvision.recipe import EvaluateRecipe
-from bertvision.tasks import Dataset, Spans
+from bertvision.tasks import Dataset, Task
 from bertvision.train.progress import Journal
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What one pass gave: predictions of each member, and the seconds each would have needed alone."""
+    """What one pass gave: predictions of each member, and the seconds each would have needed alone.
+
+    log_probabilities: of each single member, if they were to be kept: fp16, windows one after the other, unpadded.
+    """
 
     predictions: dict[str, Any]
     seconds: dict[str, float]
+    log_probabilities: dict[str, Tensor] = field(default_factory=dict)
 
 
 @torch.no_grad()
 def predict(
     backbone: Backbone,
     members: Mapping[str, Head],
-    task: Spans,
+    task: Task,
     dataset: Dataset,
     options: EvaluateRecipe,
     journal: Journal,
     *,
     ensembles: Mapping[str, Sequence[str]] | None = None,
+    keep: bool = False,
     stage: str = "predicting",
 ) -> Pass:
-    """Predictions of all members and ensembles ({name: member names}). Logits live no longer than their batch."""
+    """Predictions of all members and ensembles ({name: member names}). Logits live no longer than their batch.
+
+    keep: whether the members' log-probabilities are kept, in half precision and without padding.
+    """
     ensembles = ensembles or {}
     collectors = {name: task.collector(dataset, options) for name in [*members, *ensembles]}
     spent = dict.fromkeys(collectors, 0.0)
     shared = 0.0
     reads: Literal["all", "last"] = "all" if any(head.reads == "all" for head in members.values()) else "last"
     windows = dataset.windows
+    starts = windows.starts if task.per_token else np.arange(len(windows) + 1)
+    kept = {name: Ragged(starts, task.outputs) for name in members} if keep else {}
     for part in (backbone, *members.values()):
         part.eval()
     with journal.stage(stage, int(windows.lengths.sum())) as progress:
@@ -61,12 +73,15 @@ def predict(
                     logits[name] = task.blend([logits[part] for part in ensembles[name]], batch)
                 collector.add(index, logits[name])
                 spent[name] += time.perf_counter() - began
+                if name in kept:
+                    kept[name].add(index, task.log_probabilities(logits[name], batch))
             del states, logits  # before the next batch's are made beside them
             progress.advance(batch.tokens)
     alone = {name: spent[name] + sum(spent[part] for part in ensembles.get(name, ())) for name in collectors}
     return Pass(
         {name: collector.finish() for name, collector in collectors.items()},
         {name: shared + seconds for name, seconds in alone.items()},
+        {name: ragged.values for name, ragged in kept.items()},
     )
 
 

@@ -14,11 +14,18 @@ from tokenizers import Tokenizer
 from bertvision.backbone.backbone import Backbone
 from bertvision.data.source import is_synthetic
 from bertvision.errors import UserError
-from bertvision.files import claim, read_json, write_json, write_text
+from bertvision.files import claim, read_json, save_tensors, write_json, write_text
 from bertvision.recipe import Recipe, load_recipe, to_toml
 from bertvision.tasks import TASKS, Dataset
-from bertvision.train.bank import HeadBank, file_name, snapshot_of, train_bank
-from bertvision.train.finetune import SNAPSHOT, Checkpoint, checkpoint_epochs, finetune, planned_checkpoints
+from bertvision.train.bank import HeadBank, at_fractions, bank_path, clear_bank, file_name, train_bank
+from bertvision.train.finetune import (
+    Along,
+    Checkpoint,
+    checkpoint_epochs,
+    clear_tuning,
+    finetune,
+    planned_checkpoints,
+)
 from bertvision.train.members import Members, load_members, report_rows
 from bertvision.train.predict import predict
 from bertvision.train.progress import Journal
@@ -31,14 +38,15 @@ class Study:
     """A recipe and the directory it is run in.
 
     directory/ recipe.toml, study.json, log.jsonl, metrics.json, report.*; per seed: seed-N/ checkpoint-E/,
-    heads-E.safetensors, predictions/E/SPLIT/MEMBER.json, scores-E.json.
+    heads-E.safetensors, predictions/E/SPLIT/ (MEMBER.json, logits.safetensors), scores-E.json.
     """
 
     def __init__(self, recipe: Recipe, directory: Path, *, quiet: bool = False) -> None:
         self.recipe, self.directory = recipe, directory
-        self.task = TASKS[recipe.task]()
         self.journal = Journal(directory / "log.jsonl", quiet=quiet)
         self.record = Record(directory / "study.json")
+        self.task = TASKS[recipe.task]()
+        self.task.settle(recipe.data, self.record.read().get("task", {}))
 
     @classmethod
     def open(cls, directory: Path, *, quiet: bool = False) -> "Study":
@@ -49,6 +57,11 @@ class Study:
                 f"{directory}: not the directory of a run (no recipe.toml); `bertvision study RECIPE` makes one"
             )
         return cls(load_recipe(path), directory, quiet=quiet)
+
+    @property
+    def studies(self) -> list["Study"]:
+        """Itself: a series has several."""
+        return [self]
 
     @property
     def epochs(self) -> list[float]:
@@ -77,33 +90,38 @@ class Study:
 
     def begin(self) -> None:
         """Claims the directory for this recipe; a directory with another recipe is refused."""
-        path = self.directory / "recipe.toml"
-        if path.is_file():
-            other = Study.open(self.directory, quiet=True).recipe
-            if changed := _differences(self.recipe, other):
-                raise UserError(
-                    f"{self.directory}: holds a run of another recipe (it differs in {', '.join(changed)}); "
-                    "choose another --out, or delete it"
-                )
+        self.refuse_other()
         claim(self.directory)
-        write_text(path, to_toml(self.recipe))
+        write_text(self.directory / "recipe.toml", to_toml(self.recipe))
         if not self.record.path.is_file():
             self.record.add(started=now(), command=shlex.join(["bertvision", *sys.argv[1:]]))
         elif not self.finished:
             self.record.add(finished=None)  # a seed was added
+
+    def refuse_other(self) -> None:
+        """UserError if the directory holds a run of another recipe."""
+        if not (self.directory / "recipe.toml").is_file():
+            return
+        if changed := _differences(self.recipe, Study.open(self.directory, quiet=True).recipe):
+            raise UserError(
+                f"{self.directory}: holds a run of another recipe (it differs in {', '.join(changed)}); "
+                "choose another --out, or delete it"
+            )
 
     def tune(self, seed: int) -> dict[float, Checkpoint]:
         """Tunes the backbone, or finds it tuned."""
         place, recipe = self._seed(seed), self.recipe
         checkpoints = planned_checkpoints(place, recipe.finetune)
         if all(checkpoint.done for checkpoint in checkpoints.values()):
-            (place / SNAPSHOT).unlink(missing_ok=True)  # a kill may have come between the last checkpoint and this
+            clear_tuning(place)  # a kill may have come between the last checkpoint and this
             return checkpoints
         for checkpoint in checkpoints.values():
             if checkpoint.done:
                 self._check(checkpoint)
+        backbone = Backbone.load(recipe.backbone.name)
+        with_heads = recipe.bank.feed == "along" and recipe.heads
         return finetune(
-            Backbone.load(recipe.backbone.name),
+            backbone,
             self.task,
             self.data["train"],
             recipe.finetune,
@@ -112,27 +130,25 @@ class Study:
             identity=self.identity,
             snapshot_seconds=recipe.snapshot_seconds,
             journal=self.journal,
+            along=Along(self._new_bank(backbone, seed), recipe.bank) if with_heads else None,
         )
 
     def train(self, seed: int, epoch: float) -> Path:
         """Trains the bank on one checkpoint, or finds it trained."""
         path = self._bank(seed, epoch)
         if path.exists() or not self.recipe.heads:
-            snapshot_of(path).unlink(missing_ok=True)
+            clear_bank(path)
             return path
         checkpoint = self.checkpoint(seed, epoch)
         self._check(checkpoint)
+        if self.recipe.bank.feed == "along":
+            raise UserError(
+                f"{path}: is gone, and its heads learn only while the backbone is tuned; "
+                f"delete {path.parent} to tune it again"
+            )
         backbone, _, _ = checkpoint.load(self.task, self.recipe.backbone.name)
-        bank = HeadBank(
-            self.recipe.heads,
-            layers=backbone.layers,
-            width=backbone.width,
-            task=self.task.name,
-            outputs=self.task.outputs,
-            seed=seed,
-        )
         train_bank(
-            bank,
+            self._new_bank(backbone, seed),
             backbone,
             self.task,
             self.data["train"],
@@ -143,8 +159,20 @@ class Study:
             snapshot_seconds=self.recipe.snapshot_seconds,
             journal=self.journal,
             stage=f"heads on epoch {epoch:g}, seed {seed}",
+            tune=self.data["tune"],
         )
         return path
+
+    def _new_bank(self, backbone: Backbone, seed: int) -> HeadBank:
+        """The untrained heads of the recipe, once per share of the training set."""
+        return HeadBank(
+            at_fractions(self.recipe.heads, self.recipe.bank.fractions),
+            layers=backbone.layers,
+            width=backbone.width,
+            task=self.task.name,
+            outputs=self.task.outputs,
+            seed=seed,
+        )
 
     def score(self, seed: int, epoch: float) -> None:
         """Predicts tune and test with every member of one checkpoint, in one pass each, and writes the scores."""
@@ -163,11 +191,15 @@ class Study:
                 self.recipe.evaluate,
                 self.journal,
                 ensembles=members.pairs,
+                keep=True,
                 stage=f"scoring epoch {epoch:g} on {split}, seed {seed}",
             )
+            place = self._seed(seed) / "predictions" / f"{epoch:g}" / split
             for name, predictions in passes[split].predictions.items():
-                place = self._seed(seed) / "predictions" / f"{epoch:g}" / split / f"{file_name(name)}.json"
-                write_json(place, predictions.to_json())
+                write_json(place / f"{file_name(name)}.json", predictions.to_json())
+            logs = passes[split].log_probabilities
+            save_tensors(place / "logits.safetensors", logs, {"per": "token" if self.task.per_token else "window"})
+            logs.clear()
         rows = report_rows(members, passes["tune"], passes["test"], self.task, self.data)
         write_json(path, [{"seed": seed, "checkpoint": epoch, **row} for row in rows])
         write_json(self.directory / "metrics.json", self.rows())
@@ -195,11 +227,11 @@ class Study:
         """The sets of the recipe, cut into windows."""
         data = self.task.load(self.recipe.data, self._untouched.tokenizer, seed=0)
         if not len(data["train"].windows):
-            raise UserError(f"data.train: {self.recipe.data.train} holds no question to learn from")
+            raise UserError(f"data.train: {self.recipe.data.train} holds nothing to learn from")
         sizes = {split: {"questions": len(one.records), "windows": len(one.windows)} for split, one in data.items()}
         self.journal.log("data", **sizes)
         origins = {n: {"source": one.source, "synthetic": is_synthetic(one.source)} for n, one in data.items()}
-        self.record.add(data={split: origins[split] | sizes[split] for split in data})
+        self.record.add(data={split: origins[split] | sizes[split] for split in data}, task=self.task.facts() or None)
         return data
 
     @cached_property
@@ -240,7 +272,7 @@ class Study:
         return self.directory / f"seed-{seed}"
 
     def _bank(self, seed: int, epoch: float) -> Path:
-        return self._seed(seed) / f"heads-{epoch:g}.safetensors"
+        return bank_path(self._seed(seed), epoch)
 
     def _scores(self, seed: int, epoch: float) -> Path:
         return self._seed(seed) / f"scores-{epoch:g}.json"

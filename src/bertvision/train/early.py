@@ -1,0 +1,79 @@
+"""Early stop: a few times per epoch every head is looked at on the tune set, and the best it ever was is kept."""
+
+import time
+from collections.abc import Sequence
+
+import torch
+
+from bertvision.data.batches import BatchPlan, by_length, collate
+from bertvision.data.windows import Windows
+from bertvision.states.source import Source
+from bertvision.train.learner import Learner, Task
+from bertvision.train.progress import Journal
+
+
+class EarlyStop:
+    """Checks learners on `windows`, all in one pass of the source.
+
+    patience: checks without improvement after which a learner stops. batch_tokens: most tokens in a batch.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        windows: Windows,
+        source: Source,
+        learners: Sequence[Learner],
+        *,
+        pad: int,
+        patience: int,
+        batch_tokens: int,
+        journal: Journal,
+    ) -> None:
+        self.task, self.windows, self.source, self.learners = task, windows, source, learners
+        self.pad, self.patience, self.journal = pad, patience, journal
+        self.batches = by_length(windows.lengths, batch_tokens)
+
+    def check(self, step: int) -> float:
+        """Looks at every learner that still learns; the seconds that the source took."""
+        learning = [learner for learner in self.learners if not learner.resting]
+        losses, seconds = self._losses(learning)
+        for learner, loss in zip(learning, losses):
+            learner.check(loss, step, self.patience)
+            if learner.stopped:
+                self.journal.note(f"{learner.name} is dropped: {learner.stopped}")
+            elif learner.finished:
+                self.journal.note(f"{learner.name} stops early: {learner.finished}")
+        return seconds
+
+    def take_best(self) -> dict[str, dict[str, float]]:
+        """Makes every learner what it was at its best; {name: the step and the loss of that}."""
+        for learner in self.learners:
+            learner.take_best()
+        seen = [learner for learner in self.learners if learner.best.step >= 0]
+        return {learner.name: {"step": learner.best.step, "loss": learner.best.loss} for learner in seen}
+
+    @torch.no_grad()
+    def _losses(self, learners: Sequence[Learner]) -> tuple[list[float], float]:
+        """The mean loss of each learner over all windows, in eval mode; and the seconds of the source."""
+        sums, seconds = [0.0] * len(learners), 0.0
+        for learner in learners:
+            learner.head.eval()
+        for index in self.batches:
+            began = time.perf_counter()
+            batch = collate(self.windows, index, self.pad)
+            states = self.source(batch)
+            seconds += time.perf_counter() - began
+            for place, learner in enumerate(learners):
+                began = time.perf_counter()
+                sums[place] += self.task.loss(learner.head(states), batch).item() * len(index)
+                learner.seconds += time.perf_counter() - began
+            del states  # before the next batch's are made beside them
+        for learner in learners:
+            learner.head.train()
+        return [total / max(1, len(self.windows)) for total in sums], seconds
+
+
+def check_steps(plan: BatchPlan, epochs: float, checks: int) -> set[int]:
+    """The steps after which there is a check: `checks` times per epoch, and at the end."""
+    return {plan.steps_at(number / checks) for number in range(1, int(epochs * checks) + 1)} | {len(plan)}

@@ -1,0 +1,109 @@
+"""A series: one study per variant of a recipe, each in a directory of its own, and one table that joins them."""
+
+import dataclasses
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bertvision.errors import UserError
+from bertvision.files import claim, write_json, write_text
+from bertvision.recipe import Recipe, from_table, load_recipe, to_toml
+from bertvision.train.bank import file_name
+from bertvision.train.progress import Journal
+from bertvision.train.record import Record, now
+from bertvision.train.study import Study
+
+
+class Series:
+    """A recipe with variants and the directory it is run in; the same surface as a Study's, as far as that goes.
+
+    directory/ recipe.toml, study.json, metrics.json (all rows, with `variant`), report.*; VARIANT/ a study each.
+    Every variant is checked when the series is made: a mistake in the last shows before the first has begun.
+    """
+
+    def __init__(self, recipe: Recipe, directory: Path, *, quiet: bool = False) -> None:
+        self.recipe, self.directory = recipe, directory
+        self.journal = Journal(directory / "log.jsonl", quiet=quiet)
+        self.record = Record(directory / "study.json")
+        self.variants = {
+            name: Study(variant, directory / file_name(name), quiet=quiet)
+            for name, variant in variant_recipes(recipe).items()
+        }
+
+    @property
+    def studies(self) -> list[Study]:
+        return list(self.variants.values())
+
+    @property
+    def finished(self) -> bool:
+        return all(study.finished for study in self.studies)
+
+    def run(self) -> list[dict[str, Any]]:
+        """Every variant that is not done yet; the rows of metrics.json."""
+        self.begin()
+        for name, study in self.variants.items():
+            self.journal.say(f"{name}:")
+            study.run()
+            write_json(self.directory / "metrics.json", self.rows())
+        self.record.finish()
+        return self.rows()
+
+    def begin(self) -> None:
+        """Claims the directory. One that holds another run is refused, and so is one whose variants were others."""
+        path = self.directory / "recipe.toml"
+        if path.is_file() and not load_recipe(path).variants:
+            raise UserError(f"{self.directory}: holds a run without variants; choose another --out, or delete it")
+        for study in self.studies:
+            study.refuse_other()
+        claim(self.directory)
+        write_text(path, to_toml(self.recipe))
+        places = {name: study.directory.name for name, study in self.variants.items()}
+        started = self.record.read().get("started", now())
+        self.record.add(started=started, command=shlex.join(["bertvision", *sys.argv[1:]]), variants=places)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of all variants done so far, each with its `variant`."""
+        return [{"variant": name, **row} for name, study in self.variants.items() for row in study.rows()]
+
+
+def variant_recipes(recipe: Recipe) -> dict[str, Recipe]:
+    """{name: the recipe with that variant laid over it}, all of them checked.
+
+    Tables are laid over tables, key by key; anything else takes the place of what was there. Of the published results
+    a variant keeps those that name it and those that name none.
+    """
+    plain = {key: value for key, value in dataclasses.asdict(recipe).items() if key != "variants"}
+    found: dict[str, Recipe] = {}
+    for place, variant in enumerate(recipe.variants):
+        name = variant.get("name")
+        if not isinstance(name, str) or not name.strip():
+            raise UserError(f"variants.{place}.name: every variant needs a name; it is also that of its directory")
+        if file_name(name).lower() in {file_name(other).lower() for other in found}:
+            raise UserError(f"variants.{place}.name: {name!r} is taken already; give it another")
+        paper = [entry for entry in plain["paper"] if entry.get("variant", name) == name]
+        table = _laid_over(plain | {"paper": paper}, {key: value for key, value in variant.items() if key != "name"})
+        found[name] = from_table(table, f"variants.{place} ({name})")
+    return found
+
+
+def _laid_over(table: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    both = {key: (table.get(key), value) for key, value in over.items()}
+    merged = {
+        key: _laid_over(old, new) if isinstance(old, Mapping) and isinstance(new, Mapping) else new
+        for key, (old, new) in both.items()
+    }
+    return {**table, **merged}
+
+
+def make_run(recipe: Recipe, directory: Path, *, quiet: bool = False) -> Study | Series:
+    """What a recipe asks for in a directory: a study, or one for each of its variants."""
+    kind = Series if recipe.variants else Study
+    return kind(recipe, directory, quiet=quiet)
+
+
+def open_run(directory: Path, *, quiet: bool = False) -> Study | Series:
+    """A study or a series that was begun earlier."""
+    recipe = Study.open(directory, quiet=quiet).recipe
+    return make_run(recipe, directory, quiet=quiet)

@@ -1,0 +1,132 @@
+"""Tap a backbone: write the states of a set of questions to a store, after a forecast of what that will cost."""
+
+import time
+from typing import Any
+
+from torch import nn
+
+from bertvision.backbone.backbone import Backbone
+from bertvision.data.windows import Windows
+from bertvision.errors import UserError, nearest
+from bertvision.states.forecast import Forecast, forecast
+from bertvision.states.layout import DTYPES, Dtype, Positions, Reads
+from bertvision.train.bank import HeadBank, reads_cls
+from bertvision.train.feeding import store_states
+from bertvision.train.finetune import Checkpoint, planned_checkpoints
+from bertvision.train.study import Study
+
+SPLITS = ("train", "tune", "test")
+
+
+class Tap:
+    """States of one split of a study: those of a checkpoint, or of the encoder as it came.
+
+    checkpoint: its epoch; None: the last there is, or the untouched encoder. seed: None = the study's first.
+    Nothing is written before `write`, which wants the study to have begun.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        *,
+        split: str = "train",
+        checkpoint: float | None = None,
+        seed: int | None = None,
+        layers: Reads = "all",
+        positions: Positions = "all",
+        dtype: Dtype = "fp16",
+    ) -> None:
+        _known("--split", split, SPLITS)
+        _known("--layers", layers, ("all", "last"))
+        _known("--positions", positions, ("all", "cls"))
+        _known("--dtype", dtype, DTYPES)
+        self.study, self.split, self.layers, self.positions, self.dtype = study, split, layers, positions, dtype
+        seed = study.recipe.seeds[0] if seed is None else seed
+        epoch, found = self._checkpoint(seed, checkpoint)
+        self.backbone = Backbone.load(study.recipe.backbone.name)
+        self.windows = self._windows()
+        if found is not None:
+            self.backbone, _, _ = found.load(study.task, study.recipe.backbone.name)
+        self.states = f"epoch {epoch:g}, seed {seed}" if found else "the encoder as it came"
+        origin = f"seed-{seed}-epoch-{epoch:g}" if found else "untuned"
+        self.directory = study.directory / "states" / f"{origin}-{split}-{layers}-{positions}-{dtype}"
+
+    def forecast(self) -> Forecast:
+        """What a store would weigh, and what training the recipe's heads would take live and from the store."""
+        bank = self.study.recipe.bank
+        return forecast(
+            self.backbone,
+            self.windows,
+            self._heads(),
+            bank.epochs,
+            directory=self.directory,
+            reads=self.layers,
+            positions=self.positions,
+            dtype=self.dtype,
+            batch_size=bank.batch_size,
+            batch_tokens=bank.batch_tokens,
+        )
+
+    def write(self) -> dict[str, Any]:
+        """Writes the store, or what of it is not yet there; what there is to say about it."""
+        began = time.perf_counter()
+        store = store_states(
+            self.directory,
+            self.backbone,
+            self.windows,
+            dtype=self.dtype,
+            reads=self.layers,
+            positions=self.positions,
+            journal=self.study.journal,
+            stage=f"states of {self.split}, {self.states}",
+        )
+        kept = store.manifest
+        padded = 4 * len(store) * int(store.lengths.max(initial=0)) * kept.layers * kept.width
+        return {
+            "store": str(self.directory),
+            "states": self.states,
+            "split": self.split,
+            "windows": len(store),
+            "tokens": int(self.windows.lengths.sum()),
+            "layers": kept.layers,
+            "width": kept.width,
+            "dtype": kept.dtype,
+            "shards": len(kept.shards),
+            "bytes": store.bytes,
+            "padded_fp32_bytes": padded,
+            "seconds": round(time.perf_counter() - began, 3),
+        }
+
+    def _checkpoint(self, seed: int, epoch: float | None) -> tuple[float, Checkpoint | None]:
+        if epoch is not None:
+            return epoch, self.study.checkpoint(seed, epoch)
+        planned = planned_checkpoints(self.study.directory / f"seed-{seed}", self.study.recipe.finetune)
+        done = [(epoch, one) for epoch, one in planned.items() if one.done]
+        return done[-1] if done else (0.0, None)
+
+    def _windows(self) -> Windows:
+        data, backbone = self.study.recipe.data, self.backbone
+        if data.max_length > backbone.longest:
+            room = f"more than {backbone.name} has positions for ({backbone.longest})"
+            raise UserError(f"data.max_length: {data.max_length} is {room}")
+        return self.study.task.load(data, backbone.tokenizer, seed=0)[self.split].windows
+
+    def _heads(self) -> list[nn.Module]:
+        """The recipe's heads that can read these states."""
+        bank = HeadBank(
+            self.study.recipe.heads,
+            layers=self.backbone.layers,
+            width=self.backbone.width,
+            task=self.study.task.name,
+            outputs=self.study.task.outputs,
+        )
+        return [
+            head
+            for _, head in bank.items()
+            if (self.layers == "all" or head.reads == "last") and (self.positions == "all" or reads_cls(head))
+        ]
+
+
+def _known(option: str, given: str, known: Any) -> None:
+    if given not in known:
+        raise UserError(f"{option} {given}: {nearest(given, known)}")

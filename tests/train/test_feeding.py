@@ -1,0 +1,166 @@
+"""Live or stored: what the recipe says, or the forecast; the same heads either way, and the same after a kill."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from bertvision.states import forecast as forecasts
+from bertvision.states.store import Store
+from bertvision.tasks import TASKS
+from bertvision.train import feeding
+from bertvision.train.bank import HeadBank, states_of, train_bank
+from bertvision.train.feeding import Feeding
+from bertvision.train.loop import Loop
+from bertvision.train.progress import Journal
+from runs import load, recipe_of
+
+BACKBONE, TASK, DATA = load(recipe_of())
+ENTRIES = [{"kind": "pool"}, {"kind": "conv", "dropout": 0.3}]
+
+
+class Killed(Exception):
+    """Stands for the end of the process."""
+
+
+def train(directory: Path, snapshot_seconds: float = 1e9, **options: object) -> dict[str, torch.Tensor]:
+    directory.mkdir(exist_ok=True)
+    bank = HeadBank(ENTRIES, layers=BACKBONE.layers, width=BACKBONE.width, task="spans", seed=1)
+    train_bank(
+        bank,
+        BACKBONE,
+        TASK,
+        DATA["train"],
+        recipe_of(bank={"batch_size": 8, "learning_rate": 1e-2, "epochs": 3, **options}).bank,
+        seed=1,
+        path=directory / "heads.safetensors",
+        identity="this",
+        snapshot_seconds=snapshot_seconds,
+        journal=Journal(directory / "log.jsonl", quiet=True),
+        tune=DATA["tune"],
+    )
+    assert sorted(one.name for one in directory.iterdir()) == ["heads.safetensors", "log.jsonl"]
+    return bank.state_dict()
+
+
+def said(directory: Path) -> str:
+    """What was noted about states."""
+    lines = (directory / "log.jsonl").read_text().splitlines()
+    texts = [entry["text"] for entry in map(json.loads, lines) if entry["event"] == "note"]
+    return next(text for text in reversed(texts) if text.startswith("states: "))
+
+
+def difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    return max((one[key] - other[key]).abs().max().item() for key in one)
+
+
+def test_stored_heads_are_the_live_ones(tmp_path):
+    losses: list[list[float]] = []
+    alive = train(tmp_path / "live", states="live", patience=9)
+    stored = train(tmp_path / "stored", states="stored", dtype="fp32", patience=9)
+    assert said(tmp_path / "live") == "states: live, as the recipe says"
+    assert said(tmp_path / "stored") == "states: stored, as the recipe says"
+    assert alive.keys() == stored.keys()
+    for part in ("live", "stored"):
+        _, about = HeadBank.load(tmp_path / part / "heads.safetensors")
+        losses.append([one["loss"] for one in about["best"].values()])
+    assert len(losses[0]) == 2 and losses[0] == pytest.approx(losses[1], abs=1e-5)
+    log = (tmp_path / "stored" / "log.jsonl").read_text()
+    assert "storing states of train" in log and "storing states of tune" in log
+
+
+def test_one_pass_is_live_without_measuring(tmp_path, monkeypatch):
+    monkeypatch.setattr(feeding, "forecast", None)
+    train(tmp_path, epochs=1, states="auto")
+    assert said(tmp_path) == "states: live, every state is read only once"
+
+
+@pytest.mark.parametrize("choice", ["live", "stored"])
+def test_auto_does_what_the_forecast_says(choice, tmp_path, monkeypatch):
+    monkeypatch.setattr(forecasts.Forecast, "choose", lambda self: (choice, "that is quicker"))
+    found = train(tmp_path / "auto", states="auto", dtype="int8")
+    assert said(tmp_path / "auto") == f"states: {choice}, for that is quicker"
+    assert difference(found, train(tmp_path / "asked", states=choice, dtype="int8")) == 0
+
+
+def test_auto_measures_for_itself(tmp_path):
+    train(tmp_path, states="auto")
+    assert said(tmp_path).split(",")[0] in ("states: live", "states: stored")
+    assert "live takes" in said(tmp_path) and "stored" in said(tmp_path)
+
+
+@pytest.mark.parametrize(("choice", "moment"), [("live", 4), ("stored", "storing"), ("stored", 4)])
+def test_a_choice_is_kept_over_a_kill(choice, moment, tmp_path, monkeypatch):
+    whole = train(tmp_path / "whole", states=choice)
+    plain, write = Loop._step, feeding.write_store
+
+    def step(self, number):
+        if number == moment:
+            raise Killed
+        plain(self, number)
+
+    def stop(tokens):
+        raise Killed
+
+    def half(*args, **options):
+        return write(*args, **{**options, "batch_tokens": 64, "advance": stop})
+
+    with monkeypatch.context() as patched:
+        patched.setattr(forecasts.Forecast, "choose", lambda self: (choice, "that is quicker"))
+        patched.setattr(Loop, "_step", step)
+        if moment == "storing":
+            patched.setattr(feeding, "write_store", half)
+        with pytest.raises(Killed):
+            train(tmp_path / "killed", 0, states="auto")
+    assert (states_of(tmp_path / "killed" / "heads.safetensors") / "choice.json").is_file()
+    other = "live" if choice == "stored" else "stored"
+    monkeypatch.setattr(forecasts.Forecast, "choose", lambda self: (other, "now it would be"))
+    assert difference(train(tmp_path / "killed", 0, states="auto"), whole) == 0
+    assert said(tmp_path / "killed") == f"states: {choice}, as it began"
+
+
+def test_heads_on_cls_get_a_store_of_cls_alone(tmp_path, monkeypatch):
+    recipe = recipe_of(task="labels", bank={"states": "stored", "dtype": "fp32", "epochs": 2})
+    task = TASKS["labels"]()
+    data = task.load(recipe.data, BACKBONE.tokenizer, seed=0)
+    sizes, states = [], Store.states
+
+    def watched(self, *args):
+        found = states(self, *args)
+        sizes.append((self.bytes, found.layers.shape[2]))
+        return found
+
+    monkeypatch.setattr(Store, "states", watched)
+    shape = {"layers": BACKBONE.layers, "width": BACKBONE.width, "task": "labels", "outputs": task.outputs}
+    for entries in ([{"kind": "pool"}], [{"kind": "pool"}, {"kind": "compress", "tokens": "all"}]):
+        train_bank(
+            HeadBank(entries, **shape, seed=1),
+            BACKBONE,
+            task,
+            data["train"],
+            recipe.bank,
+            seed=1,
+            path=tmp_path / f"{len(entries)}.safetensors",
+            identity="this",
+            snapshot_seconds=1e9,
+            journal=Journal(quiet=True),
+        )
+    (small, tokens), (large, more) = sizes[0], sizes[-1]
+    assert tokens == 1 < more and small < large / 10
+    one, both = (HeadBank.load(tmp_path / f"{count}.safetensors")[0] for count in (1, 2))
+    for key, value in one["pool"].state_dict().items():
+        torch.testing.assert_close(both["pool"].state_dict()[key], value, rtol=0, atol=1e-4)
+
+
+def test_a_choice_for_something_else_is_not_kept(tmp_path):
+    recipe = recipe_of(bank={"epochs": 3}).bank
+    place, journal = tmp_path / "states", Journal(quiet=True)
+    place.mkdir()
+    (place / "choice.json").write_text('{"identity": "that", "states": "stored"}')
+    what = {"reads": "all", "positions": "all", "directory": place, "journal": journal}
+    made = Feeding(BACKBONE, recipe, **what, identity="this")
+    made.choose(DATA["train"].windows, [])
+    assert json.loads((place / "choice.json").read_text())["identity"] == "this"
+    made.clear()
+    assert not place.exists()

@@ -1,0 +1,217 @@
+"""A series of variants: checked before it begins, each in its directory, joined in one table, resumed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from bertvision.cli import app
+from bertvision.data.glue import GLUE
+from bertvision.errors import UserError
+from bertvision.files import load_tensors
+from bertvision.recipe import Recipe, load_recipe
+from bertvision.train.evaluation import score_run, submit_run
+from bertvision.train.series import Series, make_run, open_run, variant_recipes
+from bertvision.train.study import Study
+from runs import questions, recipe_of, tiny_recipe
+from tables import labelled, scored, text_recipe
+
+BRIEF = {"finetune": {"epochs": 0.5, "checkpoints": []}, "heads": [{"kind": "pool"}]}
+VARIANTS = [{"name": "L0", "finetune": {"train_layers": 0}}, {"name": "all of it", "seeds": [1, 2]}]
+PAPER = [
+    {"checkpoint": 0.5, "member": "backbone", "f1": 50.0, "source": "x", "variant": "L0"},
+    {"checkpoint": 0.5, "member": "pool", "f1": 60.0, "source": "x"},
+]
+
+
+def command(*words: object) -> Any:
+    """What `bertvision WORDS --json` prints."""
+    done = CliRunner().invoke(app, [*map(str, words), "--json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def series(**tables: object) -> Recipe:
+    return recipe_of(**(BRIEF | {"variants": VARIANTS, "paper": PAPER} | tables))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("series") / "run"
+    make_run(series(), directory, quiet=True).run()
+    return directory
+
+
+def test_tables_are_laid_over_and_the_rest_replaced():
+    found = variant_recipes(series())
+    assert found["L0"].finetune.train_layers == 0 and found["L0"].finetune.epochs == 0.5
+    assert found["all of it"].seeds == (1, 2) and found["all of it"].finetune.train_layers == "all"
+    assert all(one.variants == () for one in found.values())
+    assert [len(one.paper) for one in found.values()] == [2, 1]
+
+
+def test_one_table_joins_the_variants(finished):
+    rows = json.loads((finished / "metrics.json").read_text())
+    assert {(row["variant"], row["seed"]) for row in rows} == {("L0", 1), ("all of it", 1), ("all of it", 2)}
+    own = json.loads((finished / "L0" / "metrics.json").read_text())
+    assert [{"variant": "L0", **row} for row in own] == [row for row in rows if row["variant"] == "L0"]
+    assert (finished / "all-of-it" / "seed-2").is_dir()
+    facts = json.loads((finished / "study.json").read_text())
+    assert facts["variants"] == {"L0": "L0", "all of it": "all-of-it"} and facts["finished"]
+    again = open_run(finished, quiet=True)
+    assert isinstance(again, Series) and again.finished and again.rows() == rows
+    assert isinstance(open_run(finished / "L0", quiet=True), Study)
+
+
+def test_what_is_done_is_not_done_again(finished):
+    kept = {path: path.stat().st_mtime_ns for path in finished.rglob("*.safetensors")}
+    extra = {"variants": [*VARIANTS, {"name": "third", "heads": []}]}
+    rows = make_run(series(**extra), finished, quiet=True).run()
+    assert {row["variant"] for row in rows} == {"L0", "all of it", "third"}
+    assert all(path.stat().st_mtime_ns == before for path, before in kept.items())
+
+
+def test_a_changed_recipe_is_refused(finished):
+    with pytest.raises(UserError, match=r"L0: holds a run of another recipe .*bank\.epochs"):
+        make_run(series(bank={"epochs": 2}), finished, quiet=True).run()
+    with pytest.raises(UserError, match="holds a run without variants"):
+        make_run(series(), finished / "L0", quiet=True).begin()
+    with pytest.raises(UserError, match="holds one study per variant"):
+        score_run(finished, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("last", "says"),
+    [
+        ({"name": "b", "finetune": {"epoch": 1}}, r"variants\.1 \(b\): finetune\.epoch: unknown key"),
+        ({"name": "b", "heads": [{"kind": "pol"}]}, r"variants\.1 \(b\): heads\.0\.kind"),
+        ({"name": "b", "task": "labels", "data": {"train": "glue:CoLA/trian"}}, "CoLA has no split 'trian'"),
+        ({"finetune": {}}, r"variants\.1\.name: every variant needs a name"),
+        ({"name": "A"}, r"variants\.1\.name: 'A' is taken"),
+    ],
+)
+def test_a_mistake_in_the_last_shows_before_the_first_begins(last, says, tmp_path):
+    with pytest.raises(UserError, match=says):
+        make_run(series(variants=[{"name": "a"}, last]), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_line_runs_a_series(tmp_path):
+    both = [{"name": "a"}, {"name": "b", "heads": [{"kind": "last"}]}]
+    path = tiny_recipe(tmp_path / "r.toml", **BRIEF, variants=both)
+    assert load_recipe(path).variants == tuple(both)
+    tuned = command("finetune", path, "--out", tmp_path / "out")
+    assert list(tuned) == [str(tmp_path / "out" / name) for name in "ab"]
+    trained = command("train", path, "--out", tmp_path / "out")
+    assert trained == [str(tmp_path / "out" / name / "seed-1" / "heads-0.5.safetensors") for name in "ab"]
+    rows = command("study", path, "--out", tmp_path / "out")
+    assert {(row["variant"], row["member"]) for row in rows} >= {("a", "pool"), ("b", "last")}
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory) -> Path:
+    """A series of a table with labels, one with scores, and answerability."""
+    place = tmp_path_factory.mktemp("texts")
+    heads = [{"kind": "pool"}, {"kind": "compress", "size": 8, "tokens": "all"}, {"kind": "last"}]
+    recipe = text_recipe(
+        labelled(place / "a.csv", 60),
+        labelled(place / "b.csv", 30, 1),
+        heads=heads,
+        bank={"epochs": 12, "batch_size": 16, "learning_rate": 3e-2},
+    )
+    other = text_recipe(scored(place / "a.jsonl", 60), scored(place / "b.jsonl", 30, 1), "score")
+    variants = [
+        {"name": "labels"},
+        {
+            "name": "score",
+            "task": "score",
+            "data": {k: getattr(other.data, k) for k in ("train", "test", "text", "label")},
+        },
+        {
+            "name": "answerability",
+            "data": {"train": questions(24), "tune": questions(12, 1), "test": questions(12, 2)},
+        },
+    ]
+    directory = place / "run"
+    make_run(Recipe(**(vars(recipe) | {"variants": tuple(variants)})), directory, quiet=True).run()
+    return directory
+
+
+def test_every_task_runs_from_tuning_to_scores(texts):
+    rows = json.loads((texts / "metrics.json").read_text())
+    metrics = {"labels": "accuracy", "score": "spearman", "answerability": "f1"}
+    for variant, main in metrics.items():
+        here = [row for row in rows if row["variant"] == variant]
+        assert len(here) == 5 and {row["threshold_from"] for row in here} == {""}
+        assert all(-100 <= row[main] <= 100 and f"tune_{main}" in row for row in here)
+        assert all(
+            row["train_seconds"] == pytest.approx(row["tuning_seconds"] + row["head_seconds"], abs=2e-3) for row in here
+        )
+        assert all(row["total_parameters"] >= row["parameters"] > 0 and row["disk_bytes"] > 0 for row in here)
+        assert all(row["ms_per_question"] > 0 for row in here)
+    best = max(row["accuracy"] for row in rows if row["variant"] == "labels")
+    assert best >= 90  # the label is the first word
+    assert max(row["spearman"] for row in rows if row["variant"] == "score") > 50
+
+
+def test_log_probabilities_are_kept_for_ensembles_later(texts):
+    for variant, shape in (("labels", (30, 2)), ("score", (30, 1))):
+        tensors, about = load_tensors(texts / variant / "seed-1" / "predictions" / "1" / "test" / "logits.safetensors")
+        assert about == {"per": "window"}
+        assert {tuple(one.shape) for one in tensors.values()} == {shape} and len(tensors) == 4
+    study = Study.open(texts / "labels", quiet=True)
+    path = texts / "labels" / "seed-1" / "predictions" / "1" / "test"
+    found = study.task.read_predictions(json.loads((path / "pool.json").read_text()), "x")
+    kept = load_tensors(path / "logits.safetensors")[0]["pool"].exp().numpy()
+    assert kept == pytest.approx(found.probabilities, abs=2e-3)
+
+
+@pytest.mark.parametrize("variant", ["labels", "score", "answerability"])
+def test_evaluate_says_what_the_study_said(variant, texts):
+    study = json.loads((texts / variant / "metrics.json").read_text())
+    found = score_run(texts / variant, quiet=True)
+    timed = ("infer_seconds", "ms_per_question")
+    for row, expected in zip(found, study, strict=True):
+        assert {k: v for k, v in row.items() if k not in timed} == {
+            k: v for k, v in expected.items() if k not in timed and not k.startswith("tune_")
+        }
+
+
+def test_a_submission_to_glue(texts, tmp_path):
+    folder = tmp_path / "glue" / "RTE"
+    folder.mkdir(parents=True)
+    rows = [f"{n}\tthe {word} river\ta king" for n, word in enumerate(["north", "south", "old", "new"])]
+    for split, label in (("train", True), ("dev", True), ("test", False)):
+        lines = [row + (f"\t{GLUE['RTE'].labels[n % 2]}" if label else "") for n, row in enumerate(rows * 3)]
+        header = "index\tsentence1\tsentence2" + ("\tlabel" if label else "")
+        (folder / f"{split}.tsv").write_text("\n".join([header, *lines]) + "\n")
+    recipe = text_recipe(
+        "glue:RTE/train",
+        "glue:RTE/dev",
+        data={"glue": str(folder.parent), "text": [], "label": ""},
+        heads=[{"kind": "pool"}],
+    )
+    Study(recipe, tmp_path / "run", quiet=True).run()
+    path, member = submit_run(tmp_path / "run", tmp_path / "out", data="glue:RTE/test", quiet=True)
+    assert member in ("backbone", "pool", "backbone + pool")
+    lines = path.read_text().splitlines()
+    assert path.name == "RTE.tsv" and lines[0] == "index\tprediction" and len(lines) == 13
+    assert {line.split("\t")[1] for line in lines[1:]} <= set(GLUE["RTE"].labels)
+    with pytest.raises(UserError, match="comes without labels"):
+        score_run(tmp_path / "run", data="glue:RTE/test", quiet=True)
+    with pytest.raises(UserError, match=r"--data is missing"):
+        submit_run(tmp_path / "run", tmp_path / "out", data="", quiet=True)
+    words = (
+        "evaluate",
+        tmp_path / "run",
+        "--data",
+        "glue:RTE/test",
+        "--submission",
+        tmp_path / "again",
+        "--member",
+        "pool",
+    )
+    assert command(*words) == {"file": str(tmp_path / "again" / "RTE.tsv"), "member": "pool"}

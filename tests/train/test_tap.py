@@ -1,0 +1,149 @@
+"""`bertvision tap`: a forecast, then a store of a checkpoint's states, whatever happens to the process or the disk."""
+
+import json
+import resource
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bertvision.backbone.backbone import Backbone
+from bertvision.data.batches import collate
+from bertvision.recipe import load_recipe
+from bertvision.states.store import Store
+from bertvision.tasks import Spans
+from bertvision.train.finetune import planned_checkpoints
+from runs import Command, Done, _main, bertvision, processes, questions, tiny_recipe
+from states.stores import contents
+
+HEADS = [{"kind": "pool"}, {"kind": "last"}]
+
+
+def recipe_in(directory: Path, **tables: object) -> Path:
+    return tiny_recipe(directory / "study.toml", heads=HEADS, **tables)
+
+
+def tap(directory: Path, *options: object) -> Done:
+    return bertvision("tap", directory / "study.toml", "--out", directory / "run", *options, cwd=directory)
+
+
+def complaint(done: Done) -> str:
+    assert done.code == 2 and done.err.startswith("bertvision: ") and done.err.count("\n") == 1, done
+    return done.err
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory) -> Path:
+    """A directory with a recipe and the checkpoints it leaves; tests copy it."""
+    directory = tmp_path_factory.mktemp("tuned")
+    done = bertvision("finetune", recipe_in(directory), "--out", directory / "run", cwd=directory)
+    assert done.code == 0, done.err
+    return directory
+
+
+def test_a_forecast_writes_nothing(tmp_path):
+    recipe_in(tmp_path)
+    told = tap(tmp_path, "--forecast")
+    assert told.code == 0 and told.err == ""
+    words = [line.split(":")[0] for line in told.out.splitlines()]
+    assert words == ["windows", "store", "one epoch", "1 epochs of 2 heads", "memory", "choice"]
+    found = json.loads(tap(tmp_path, "--forecast", "--json", "--layers", "last", "--dtype", "int8").out)
+    assert found["windows"] == 48 and found["heads"] == 1 and found["dtype"] == "int8"  # `pool` reads all layers
+    assert found["choice"] in ("live", "stored") and found["why"] and found["bytes"]["int8"] < found["padded_bytes"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["study.toml"]
+
+
+def test_states_of_the_encoder_as_it_came(tmp_path):
+    recipe = load_recipe(recipe_in(tmp_path))
+    done = tap(tmp_path, "--split", "tune", "--positions", "cls", "--dtype", "fp32")
+    assert done.code == 0 and "windows: 24 of" in done.out and "the encoder as it came" in done.out
+    directory = tmp_path / "run" / "states" / "untuned-tune-all-cls-fp32"
+    backbone = Backbone.load(recipe.backbone.name)
+    windows = Spans().load(recipe.data, backbone.tokenizer, seed=0)["tune"].windows
+    store = Store.open(directory, backbone, windows)
+    index = np.arange(len(windows))
+    with torch.no_grad():
+        wanted = backbone(collate(windows, index, backbone.pad)).layers[:, :, :1]
+    torch.testing.assert_close(store.states(index).layers, wanted, rtol=0, atol=1e-5)
+
+
+def test_states_of_a_checkpoint(tuned, tmp_path):
+    copy = Path(shutil.copytree(tuned, tmp_path / "copy"))
+    last, first = json.loads(tap(copy, "--json").out), json.loads(tap(copy, "--json", "--checkpoint", "0.5").out)
+    assert [last["states"], first["states"]] == ["epoch 1, seed 1", "epoch 0.5, seed 1"]
+    assert last["windows"] == 48 and last["layers"] == 4 and last["bytes"] < last["padded_fp32_bytes"] / 2
+    recipe = load_recipe(copy / "study.toml")
+    (checkpoint, *_) = planned_checkpoints(copy / "run" / "seed-1", recipe.finetune).values()
+    backbone, _, _ = checkpoint.load(Spans(), recipe.backbone.name)
+    windows = Spans().load(recipe.data, backbone.tokenizer, seed=0)["train"].windows
+    Store.open(Path(first["store"]), backbone, windows).verify()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--split", "dev"], "--split dev: there is: test, train, tune"),
+        (["--layers", "first"], "--layers first: "),
+        (["--positions", "CLS"], "--positions CLS: "),
+        (["--dtype", "fp61"], "--dtype fp61: did you mean 'fp16'?"),
+        (["--checkpoint", "0.5"], "no such checkpoint; `bertvision finetune` makes it"),
+    ],
+)
+def test_what_cannot_be_is_one_line(options, says, tmp_path):
+    recipe_in(tmp_path)
+    assert says in complaint(tap(tmp_path, *options))
+
+
+def test_another_recipe_is_refused(tuned, tmp_path):
+    copy = Path(shutil.copytree(tuned, tmp_path / "copy"))
+    assert "differs in data.max_length" in complaint(tap(copy, "--set", "data.max_length=48"))
+
+
+def test_killed_in_the_middle_it_goes_on(tmp_path):
+    places = [tmp_path / part for part in ("whole", "killed")]
+    for place in places:
+        place.mkdir()
+        recipe_in(place, data={"train": questions(600)})
+    assert tap(places[0]).code == 0
+    store = places[1] / "run" / "states" / "untuned-train-all-all-fp16"
+    command = Command("tap", places[1] / "study.toml", "--out", places[1] / "run", cwd=places[1])
+    assert command.kill_when(lambda: any(store.glob(".shard-*")))
+    assert not any(store.glob("shard-*"))
+    assert tap(places[1]).code == 0
+    assert contents(store) == contents(places[0] / "run" / "states" / store.name)
+
+
+def limited(words: list[str], cwd: str, out: str, err: str, size: int) -> None:
+    """`bertvision WORDS` in a process that cannot write files of more than `size` bytes."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+    _main(words, cwd, out, err)
+
+
+def test_where_there_is_no_room_it_stops_with_one_line_and_goes_on_later(tmp_path):
+    recipe_in(tmp_path)
+    streams = [str(tmp_path / name) for name in ("out", "err")]
+    words = ["tap", str(tmp_path / "study.toml"), "--out", str(tmp_path / "run"), "--json"]
+    process = processes.Process(target=limited, args=(words, str(tmp_path), *streams, 50_000))
+    process.start()
+    process.join()
+    out, err = (Path(name).read_text() for name in streams)
+    assert process.exitcode == 2 and out == ""
+    assert err.count("\n") == 1 and "shard-00000.bin: cannot be written (File too large)" in err
+    done = tap(tmp_path, "--json")
+    assert done.code == 0
+    assert not list((tmp_path / "run").rglob(".*"))
+    assert sorted(contents(Path(json.loads(done.out)["store"]))) == ["manifest.json", "shard-00000.bin"]
+
+
+def test_damage_is_mended_by_the_same_command(tmp_path):
+    recipe_in(tmp_path)
+    store = Path(json.loads(tap(tmp_path, "--json").out)["store"])
+    whole, shard = contents(store), store / "shard-00000.bin"
+    for damaged in (whole[shard.name][:-5], bytes([whole[shard.name][0] ^ 1]) + whole[shard.name][1:]):
+        shard.write_bytes(damaged)
+        assert tap(tmp_path, "--json").code == 0
+        assert contents(store) == whole
+    (store / "manifest.json").write_bytes(whole["manifest.json"].replace(b'"fp16"', b'"fp32"'))
+    assert "manifest.json: damaged" in complaint(tap(tmp_path))
