@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "Backbone": "bertvision.backbone.backbone",
     "HeadBank": "bertvision.train.bank",
+    "Reader": "bertvision.serve.reader",
     "States": "bertvision.backbone.states",
     "build_head": "bertvision.heads",
     "load_recipe": "bertvision.recipe",

@@ -1,0 +1,1 @@
+"""Serve: a trained reader -> Python object, command line, HTTP, web page, ONNX."""

@@ -1,0 +1,132 @@
+"""`bertvision ask`: questions on texts and files -> the best answers with file and place."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertvision.errors import UserError
+from bertvision.serve.documents import STDIN, Document, called, from_text, read_document
+
+if TYPE_CHECKING:
+    from bertvision.serve.reader import Reader
+
+CHUNK = 64  # questions answered together: enough for full batches, few enough to show answers soon
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A question, and the documents to look in."""
+
+    question: str
+    documents: Sequence[Document]
+
+
+def gather(question: str | None, context: str | None, files: Sequence[str], questions: Path | None) -> list[Query]:
+    """What was asked on the command line, checked; reads all files but loads no model.
+
+    files: paths, or "-" for stdin. questions: a file with a question per line, or a JSON object {question, context}.
+    """
+    if questions is not None and question is not None:  # then the first word is not a question but a file
+        files, question = [question, *files], None
+    if question is None and questions is None:
+        raise UserError("give a question, or a file of them with --questions")
+    if question is not None and not question.strip():
+        raise UserError("the question is empty; ask something")
+    if context is not None and files:
+        raise UserError("give either --context or files, not both")
+    if context is not None and not context.strip():
+        raise UserError("--context: is empty; give the text to look in")
+    if context is None and not files and questions is None and not sys.stdin.isatty():
+        files = [STDIN]  # cat notes.txt | bertvision ask "..."
+    documents = [from_text(context)] if context is not None else [read_document(name) for name in files]
+    queries = [Query(question, documents)] if question is not None else _batch(Path(str(questions)), documents)
+    if not all(query.documents for query in queries):
+        raise UserError("give a text to look in: --context TEXT, --file PATH, or - for stdin")
+    return queries
+
+
+def _batch(path: Path, documents: Sequence[Document]) -> list[Query]:
+    queries = []
+    for number, line in enumerate(read_document(str(path)).text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        if not line.lstrip().startswith("{"):
+            queries.append(Query(line.strip(), documents))
+            continue
+        try:
+            found = json.loads(line)
+            question, context = found["question"], found.get("context")
+        except (ValueError, KeyError):
+            raise UserError(f'{path}: line {number} is not a JSON object with "question" and "context"') from None
+        if not isinstance(question, str) or not question.strip() or not isinstance(context, str | None):
+            raise UserError(f"{path}: line {number}: question and context must be strings, and the question not empty")
+        queries.append(Query(question, documents if context is None else [from_text(context)]))
+        if not queries[-1].documents:
+            raise UserError(f"{path}: line {number} has no context; add one, or name files to look in")
+    return queries
+
+
+def default_reader() -> str:
+    """The reader to use if none is named: the one of the package, or the newest that a study has left in runs/."""
+    from bertvision.serve.directory import CONFIG, PACKAGED
+
+    if (PACKAGED / "pocket" / CONFIG).is_file():
+        return "pocket"
+    found = sorted(Path("runs").glob(f"*/reader/{CONFIG}"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise UserError("there is no reader yet; run `make demo`, or give one with --reader")
+    return str(found[-1].parent)
+
+
+def answer(
+    reader: "Reader",
+    queries: Sequence[Query],
+    *,
+    top_k: int = 1,
+    threshold: float | None = None,
+    progress: Callable[[float, float], None] = lambda done, total: None,
+) -> Iterator[tuple[Query, list[dict[str, Any]]]]:
+    """Each query with its best answers over all of its documents, at least one; see `best_of`.
+
+    progress: called with the queries answered so far, in fractions, and their number.
+    """
+    for start in range(0, len(queries), CHUNK):
+        chunk = queries[start : start + CHUNK]
+        pairs = [(query.question, document.text) for query in chunk for document in query.documents]
+
+        def advance(done: int, total: int, start: int = start, size: int = len(chunk)) -> None:
+            progress(start + size * done / total, len(queries))
+
+        found = iter(reader.answers(pairs, top_k=top_k, no_answer_threshold=threshold, progress=advance))
+        for query in chunk:
+            yield query, best_of(query.documents, [next(found) for _ in query.documents], top_k)
+
+
+def streams(queries: Sequence[Query]) -> bool:
+    """Whether `answer` yields some answers long before others."""
+    return len(queries) > CHUNK
+
+
+def best_of(documents: Sequence[Document], found: Sequence[list[dict[str, Any]]], top_k: int) -> list[dict[str, Any]]:
+    """The `top_k` best answers of several documents, each with "file" and "line" or "page".
+
+    Documents that answer come before those that say "no answer", and then the more probable first. Where all of them
+    say so, that is the answer, as sure as the least sure of them.
+    """
+    entries, silent = [], []
+    for document, ranked in zip(documents, found):
+        if not ranked[0]["answer"]:
+            silent.append(ranked[0])
+        for candidate in ranked:
+            if candidate["answer"]:
+                unit, number = document.place(candidate["start"])
+                place = {"file": called(document.name)} if document.name else {}
+                entries.append((bool(ranked[0]["answer"]), candidate | place | {unit: number}))
+    entries.sort(key=lambda entry: (not entry[0], -entry[1]["score"]))
+    best = [candidate for _, candidate in entries]
+    if len(silent) == len(documents):
+        best.insert(0, min(silent, key=lambda one: one["no_answer_score"]))
+    return best[:top_k]

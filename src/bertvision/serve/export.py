@@ -1,0 +1,117 @@
+"""A reader as one ONNX file: encoder, adapters and heads together, for any batch size and length."""
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bertvision.data.batches import Batch
+from bertvision.errors import UserError
+from bertvision.files import replacing, write_json, write_text
+from bertvision.serve import directory
+from bertvision.serve.engine import TorchEngine
+from bertvision.serve.onnx_engine import GRAPH, NOTES, TOKENIZER, need, output_name
+from bertvision.serve.reader import Reader
+
+OPSET = 18
+LARGEST = 2_000_000_000  # bytes; a file of this format cannot be larger
+
+
+class Members(nn.Module):
+    """The encoder and the members of every ensemble as one function of tensors.
+
+    names: (task's name, head's name) of each output.
+    """
+
+    def __init__(self, engine: TorchEngine) -> None:
+        super().__init__()
+        self.backbone = engine.backbone
+        self.names = [(task, key) for task, config in engine.tasks.items() for key in config.ensemble.members]
+        self.heads = nn.ModuleList(engine.heads[task][key] for task, key in self.names)
+
+    def forward(self, ids: Tensor, types: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        """ids, types: (B, S) int64; mask: (B, S) bool. Each member's logits, (B, S, 2) for spans, else (B, outputs)."""
+        states = self.backbone(Batch(np.arange(0), ids, types, mask, targets=ids))
+        return tuple(head(states) for head in self.heads)
+
+
+def export(reader: Reader, out: Path, *, int8: bool = False) -> Path:
+    """Writes a directory for Reader.from_pretrained(out, engine="onnx"); the path of its graph.
+
+    int8: weights as 8-bit integers, about a quarter of the size; answers may change a little.
+    """
+    if not isinstance(reader.engine, TorchEngine):
+        raise UserError('export: this reader is ONNX already; load the one it was made from with engine="torch"')
+    for module in ("onnx", "onnxscript", "onnxruntime"):
+        need(module)
+    members = Members(reader.engine).eval()
+    size = sum(tensor.numel() * tensor.element_size() for tensor in members.state_dict().values())
+    if size > LARGEST:
+        raise UserError(f"export: {size / 1e9:.1f} GB of weights do not fit into one ONNX file (2 GB); keep torch")
+    (out / directory.CONFIG).unlink(missing_ok=True)  # gone first, back last: what is half written is no reader
+    with replacing(out / GRAPH) as scratch:
+        _write_graph(members, scratch)
+        if int8:
+            _quantise(scratch)
+        _add_notes(scratch, {"pad": reader.engine.pad, "longest": reader.engine.longest, "int8": int8})
+    with replacing(out / TOKENIZER) as scratch:
+        reader.engine.tokenizer.save(str(scratch))
+    write_text(out / directory.CARD, reader.card)
+    write_json(out / directory.CONFIG, reader.config.to_json())
+    return out / GRAPH
+
+
+def _write_graph(members: Members, path: Path) -> None:
+    mask = torch.arange(7) < torch.tensor([[7], [5]])  # (2, 7): a batch with padding, as the graph must bear it
+    ids, types = mask.long() * 3, torch.zeros(2, 7, dtype=torch.int64)
+    free = dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC)  # both the batch and its length
+    with _quiet(), torch.no_grad():
+        program = torch.onnx.export(
+            members,
+            (ids, types, mask),
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=["ids", "types", "mask"],
+            output_names=[output_name(*member) for member in members.names],
+            dynamic_shapes=(free, free, free),
+            verbose=False,
+        )
+        assert program is not None  # it is None only for the exporter of old
+        program.save(str(path), external_data=False)
+
+
+def _quantise(path: Path) -> None:
+    """Weights of products and tables as int8; activations are quantised while running, as far as each batch needs."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with _quiet():
+        quantize_dynamic(
+            path, path, op_types_to_quantize=["MatMul", "Gemm", "Gather"], weight_type=QuantType.QInt8, per_channel=True
+        )
+
+
+def _add_notes(path: Path, notes: dict[str, int | bool]) -> None:
+    import onnx
+
+    model = onnx.load(path)
+    onnx.helper.set_model_props(model, {NOTES: json.dumps(notes)})
+    onnx.save(model, path)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the remarks that exporter and quantiser make on the way, in three different manners."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,135 @@
+"""Pairs of question and context -> ranked answers with probabilities and places in the caller's own strings."""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertvision.data.squad import Record
+from bertvision.data.windows import Windows
+from bertvision.evaluate.spans import SpanCollector, SpanPredictions
+from bertvision.serve.config import TaskConfig
+
+SURROGATES = re.compile("[\ud800-\udfff]")  # halves of characters: Python can hold them, tokenizers cannot
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where in the windows something was read: a window, and its first and last token; (0, 0) is [CLS], no answer."""
+
+    window: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The answers to one question, best first: what the caller gets, and for each the offsets it was decoded at."""
+
+    answers: list[dict[str, Any]]
+    chars: list[tuple[int, int]]
+
+
+def as_records(pairs: Sequence[tuple[str, str]]) -> list[Record]:
+    """Questions without known answers. Characters no tokenizer takes become others, one for one: offsets stay."""
+    return [
+        Record(str(row), SURROGATES.sub("\ufffd", question), SURROGATES.sub("\ufffd", context), (), (), "", row)
+        for row, (question, context) in enumerate(pairs)
+    ]
+
+
+def span_collector(records: Sequence[Record], windows: Windows, config: TaskConfig, top_k: int) -> SpanCollector:
+    """What takes the logits; it keeps at least `top_k` candidates per question."""
+    rule = cast(Literal["joint", "independent"], config.decoding.rule)
+    nbest, answer_tokens = max(config.decoding.nbest, top_k), config.decoding.answer_tokens
+    return SpanCollector(records, windows, nbest=nbest, answer_tokens=answer_tokens, rule=rule)
+
+
+def probabilities(scores: NDArray[np.float64], no_answer: float, threshold: float) -> tuple[NDArray, float]:
+    """Of the candidates (K,), and of there being no answer: a softmax over all of them.
+
+    scores: (K,) best first, finite. no_answer: null score minus best score; it counts from `threshold` on, so that at
+    the threshold "no answer" and the best span are equally probable.
+    """
+    if not len(scores):
+        return scores, 1.0
+    alternatives = np.append(scores - scores[0], no_answer - threshold)
+    weights = np.exp(alternatives - alternatives.max())
+    shares = weights / weights.sum()
+    return shares[:-1], float(shares[-1])
+
+
+def rank(
+    predictions: SpanPredictions, row: int, context: str, config: TaskConfig, top_k: int, limit: float | None
+) -> Ranking:
+    """The `top_k` best answers to question `row` on the caller's own `context`; never none.
+
+    limit: "no answer" wins where its probability exceeds it; None: where it exceeds that of the best span. It then
+    comes first, with answer "" and start = end = 0.
+    """
+    found = int(np.isfinite(predictions.scores[row]).sum())
+    shares, nothing = probabilities(
+        predictions.scores[row, :found], float(predictions.no_answer[row]), config.threshold
+    )
+    silent = nothing > (shares[0] if limit is None else limit) if found else True
+    ranking = Ranking([], [])
+    if silent:
+        ranking.answers.append({"answer": "", "score": nothing, "start": 0, "end": 0, "no_answer_score": nothing})
+        ranking.chars.append((0, 0))
+    seen: set[tuple[int, int]] = set()
+    for share, (start, end) in zip(shares.tolist(), predictions.chars[row].tolist()):
+        if len(ranking.answers) == top_k:
+            break
+        first, last = whole_characters(context, start, end)
+        if (first, last) not in seen:
+            seen.add((first, last))
+            place = {"answer": context[first:last], "score": share, "start": first, "end": last}
+            ranking.answers.append(place | {"no_answer_score": nothing})
+            ranking.chars.append((start, end))
+    return ranking
+
+
+def whole_characters(text: str, start: int, end: int) -> tuple[int, int]:
+    """The span start:end, grown so that it parts no letter from its accents: some tokenizers drop them."""
+    while start > 0 and _is_mark(text[start]):
+        start -= 1
+    while end < len(text) and _is_mark(text[end]):
+        end += 1
+    return start, end
+
+
+def _is_mark(character: str) -> bool:
+    return character >= "\u0300" and unicodedata.category(character).startswith("M")
+
+
+def find_spots(collector: SpanCollector, rows: Sequence[int], chars: Sequence[tuple[int, int]]) -> list[Spot]:
+    """Where answers were read, given their questions and decoded offsets; (0, 0) is "no answer".
+
+    Of several windows that hold a span, the one with most context around it; for "no answer" the least sure.
+    """
+    windows = collector.windows
+    bounds = np.searchsorted(windows.example, np.arange(len(collector.records) + 1))
+    spots = []
+    for row, (start, end) in zip(rows, chars):
+        own = range(int(bounds[row]), int(bounds[row + 1]))
+        if start == end:
+            spots.append(Spot(own[int(np.argmin(collector.nulls[own.start : own.stop]))], 0, 0))
+        else:
+            spots.append(max((_within(windows, window, start, end) for window in own), key=lambda one: one[0])[1])
+    return spots
+
+
+def _within(windows: Windows, window: int, start: int, end: int) -> tuple[int, Spot]:
+    """How many tokens of context a window has on the narrower side of the span, below 0 if it does not hold it."""
+    at, size = int(windows.context_at[window]), int(windows.context_end[window] - windows.context_at[window])
+    row = int(windows.context_token[window])
+    chars = windows.chars[row : row + size]
+    first = int(np.searchsorted(chars[:, 1], start, side="right"))
+    last = int(np.searchsorted(chars[:, 0], end, side="left")) - 1
+    if first > last or chars[first, 0] > start or chars[last, 1] < end:
+        return -1, Spot(window, 0, 0)
+    return min(first, size - 1 - last), Spot(window, at + first, at + last)

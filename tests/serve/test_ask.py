@@ -1,0 +1,152 @@
+"""`bertvision ask`: answers from texts, files and stdin; as text, and as JSON."""
+
+import dataclasses
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bertvision.serve.ask import Query, best_of, gather
+from bertvision.serve.documents import from_text
+from bertvision.serve.show import excerpt, printable, show_answers
+from encoders import save_tiny
+from pages import pdf
+from readers import tiny_reader
+from runs import Done, bertvision
+
+TEXT = "the first line\nthe king of the north\r\nwas born in the old city 🎉\n"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """A directory with a reader in runs/ and some files."""
+    place = tmp_path_factory.mktemp("ask")
+    made = tiny_reader()
+    made.config = dataclasses.replace(made.config, backbone=str(save_tiny(place / "encoder", "bert")))
+    made.save_pretrained(place / "runs" / "tiny" / "reader")
+    (place / "doc.txt").write_bytes(TEXT.encode())
+    (place / "book.pdf").write_bytes(pdf(["the old city", "the king was born in the north"]))
+    (place / "latin.txt").write_bytes(b"caf\xe9")
+    lines = ["who was king", "", "where was it", '{"question": "what is it", "context": "it is a river"}']
+    (place / "questions.txt").write_text("\n".join(lines))
+    (place / "broken.jsonl").write_text('{"question": "who"')
+    return place
+
+
+def ask(place: Path, *words: object) -> Done:
+    return bertvision("ask", *words, cwd=place)
+
+
+def rows(done: Done) -> list[dict]:
+    assert done.code == 0, done.err
+    return [json.loads(line) for line in done.out.splitlines()]
+
+
+def test_json_from_a_text_with_the_newest_reader(place):
+    (row,) = rows(ask(place, "who was king", "--context", TEXT, "--json"))
+    (found,) = row["answers"]
+    assert row["question"] == "who was king"
+    assert TEXT[found["start"] : found["end"]] == found["answer"]
+    assert TEXT[: found["start"]].count("\n") + 1 == found["line"]
+
+
+def test_several_files_and_the_places_in_them(place):
+    words = ("doc.txt", "--file", "book.pdf", "--top-k", 50, "--json", "--reader", "runs/tiny/reader")
+    found = rows(ask(place, "who was king", *words))[0]["answers"]
+    assert {one["file"] for one in found} == {"doc.txt", "book.pdf"}
+    assert {"line" in one for one in found if one["file"] == "doc.txt"} == {True}
+    assert {one["page"] for one in found if one["file"] == "book.pdf"} <= {1, 2}
+    assert [one["score"] for one in found] == sorted((one["score"] for one in found), reverse=True)
+
+
+def test_a_batch_of_questions(place):
+    found = rows(ask(place, "--questions", "questions.txt", "doc.txt", "--json", "--threshold", 1))
+    assert [row["question"] for row in found] == ["who was king", "where was it", "what is it"]
+    assert found[2]["answers"][0]["answer"] in "it is a river"
+    shown = ask(place, "--questions", "questions.txt", "doc.txt")
+    assert shown.code == 0
+    assert [line for line in shown.out.splitlines() if line in ("who was king", "what is it")]
+
+
+def test_no_answer_is_said(place):
+    done = ask(place, "who", "--context", TEXT, "--threshold", 0)
+    assert done.out.startswith("no answer")
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("who", "none.txt"), "none.txt: no such file"),
+        (("who", "runs"), "runs: is a directory"),
+        (("who", "latin.txt"), "latin.txt: not UTF-8"),
+        (("who", "--context", " "), "--context: is empty"),
+        (("who", "doc.txt", "--context", "a"), "either --context or files"),
+        ((" ", "doc.txt"), "the question is empty"),
+        (("--questions", "broken.jsonl", "doc.txt"), "broken.jsonl: line 1 is not a JSON object"),
+        (("--questions", "questions.txt"), "give a text to look in"),
+        (("who", "doc.txt", "--reader", "nowhere"), "nowhere: no such reader"),
+        (("who", "doc.txt", "--threshold", "3"), "threshold"),
+        (("--context", "a"), "give a question"),
+    ],
+)
+def test_errors_are_one_line(words, part, place):
+    done = ask(place, *words)
+    assert (done.code, done.out) == (2, "")
+    assert len(done.err.splitlines()) == 1
+    assert part in done.err
+
+
+def test_without_any_reader(place, tmp_path):
+    done = ask(tmp_path, "who", "--context", "a")
+    assert done.code == 2
+    assert "run `make demo`, or give one with --reader" in done.err
+
+
+def test_help_does_not_wait_for_torch():
+    code = "import sys; from bertvision.cli import app; app(['ask', '--help'], standalone_mode=False)"
+    code += "; assert 'torch' not in sys.modules and 'safetensors' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("files", [["-"], []])
+def test_stdin(files, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
+    (query,) = gather("who", None, files, None)
+    assert [(one.name, one.text) for one in query.documents] == [("-", TEXT)]
+
+
+def candidate(answer: str, score: float, nothing: float, start: int = 0) -> dict:
+    return {"answer": answer, "score": score, "start": start, "end": start + len(answer), "no_answer_score": nothing}
+
+
+def test_the_best_of_several_documents():
+    documents = [from_text("one", "a"), from_text("two", "b"), from_text("six", "c")]
+    silent, sure = [candidate("", 0.9, 0.9), candidate("one", 0.8, 0.9)], [candidate("two", 0.4, 0.1)]
+    found = best_of(documents, [silent, sure, [candidate("six", 0.6, 0.1)]], 5)
+    assert [(one["answer"], one["file"]) for one in found] == [("six", "c"), ("two", "b"), ("one", "a")]
+    unsure = [candidate("", 0.6, 0.6), candidate("two", 0.3, 0.6)]
+    found = best_of(documents[:2], [silent, unsure], 2)
+    assert [(one["answer"], one["no_answer_score"]) for one in found] == [("", 0.6), ("one", 0.9)]
+
+
+def test_the_answer_is_highlighted_where_it_stands():
+    text = "word " * 100 + "the\tking\u202e\x1b[31m" + " more" * 100
+    start = text.index("the\tking")
+    shown = excerpt(from_text(text), start, start + 8)
+    assert shown.plain.startswith("…word")
+    assert shown.plain.endswith("more…")
+    assert len(shown.plain) < 400
+    (span,) = [one for one in shown.spans if "green" in str(one.style)]
+    assert shown.plain[span.start : span.end] == "the king"
+    assert "\x1b" not in shown.plain
+    assert printable("a\r\nb\x07") == "a  b"
+    console = Console(file=io.StringIO(), width=200)
+    document = from_text("the [b]king[/b]", "notes.txt")
+    answers = [candidate("[b]king", 0.5, 0.1, 4) | {"file": "notes.txt", "line": 1}]
+    show_answers(console, Query("who [x]", [document]), answers, titled=True)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert [line.strip() for line in lines] == ["who [x]", "[b]king  50%  (notes.txt, line 1)", "the [b]king[/b]", ""]

@@ -1,0 +1,163 @@
+"""The queue in front of the model: nothing lost, nothing mixed up, never more than it may hold."""
+
+import asyncio
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertvision.errors import UserError
+from bertvision.serve.batching import Batch, Batcher, QueueFull, Stopped
+from bertvision.serve.limits import Limits
+
+
+def doubled(kind, works):
+    if "bad" in works:
+        raise ValueError("bad work")
+    return [(kind, work * 2) for work in works]
+
+
+def size(kind, work):
+    return len(str(work))
+
+
+class Gated:
+    """`doubled`, but it waits until the gate is open; `begun` is set when it is at work."""
+
+    def __init__(self):
+        self.gate, self.begun = threading.Event(), threading.Event()
+
+    def __call__(self, kind, works):
+        self.begun.set()
+        assert self.gate.wait(30)
+        return doubled(kind, works)
+
+
+@settings(max_examples=30)
+@given(
+    orders=st.lists(st.tuples(st.sampled_from("ab"), st.lists(st.text(max_size=6), max_size=6)), max_size=12),
+    budget=st.integers(1, 30),
+)
+def test_every_order_gets_its_own_results_within_the_budget(orders, budget):
+    batches: list[Batch] = []
+    batcher = Batcher(doubled, size, batch_tokens=budget, queue=100, observe=batches.append)
+
+    async def run():
+        return await asyncio.gather(*(batcher.submit(kind, works) for kind, works in orders))
+
+    found = asyncio.run(run())
+    batcher.close()
+    assert found == [[(kind, work * 2) for work in works] for kind, works in orders]
+    assert sum(batch.questions for batch in batches) == sum(len(works) for _, works in orders)
+    assert all(batch.tokens <= budget or batch.questions == 1 for batch in batches)
+
+
+def test_what_waits_is_answered_in_one_pass_per_kind():
+    work, batches = Gated(), []
+    batcher = Batcher(work, size, batch_tokens=100, queue=100, observe=batches.append)
+
+    async def run():
+        first = asyncio.create_task(batcher.submit("a", ["x"]))
+        await asyncio.to_thread(work.begun.wait, 30)
+        rest = [asyncio.create_task(batcher.submit(kind, [kind])) for kind in "abababab"]
+        await asyncio.sleep(0)
+        work.gate.set()
+        return await asyncio.gather(first, *rest)
+
+    asyncio.run(run())
+    batcher.close()
+    assert [batch.questions for batch in batches] == [1, 4, 4]
+
+
+def test_a_full_queue_refuses_the_whole_order_and_says_when_to_return():
+    work = Gated()
+    batcher = Batcher(work, size, batch_tokens=1, queue=3)
+
+    async def run():
+        first = asyncio.create_task(batcher.submit("a", ["x"]))
+        await asyncio.to_thread(work.begun.wait, 30)
+        waiting = asyncio.create_task(batcher.submit("a", ["y", "z"]))
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFull) as refused:
+            await batcher.submit("a", ["1", "2"])
+        assert refused.value.retry_after >= 1 and batcher.waiting == 2
+        fits = asyncio.create_task(batcher.submit("a", ["1"]))
+        await asyncio.sleep(0)
+        work.gate.set()
+        return await asyncio.gather(first, waiting, fits)
+
+    assert asyncio.run(run()) == [[("a", "xx")], [("a", "yy"), ("a", "zz")], [("a", "11")]]
+    batcher.close()
+
+
+def test_only_the_sender_of_what_is_wrong_hears_of_it():
+    work = Gated()
+    batcher = Batcher(work, size, batch_tokens=1000, queue=100)
+
+    async def run():
+        first = asyncio.create_task(batcher.submit("a", ["x"]))
+        await asyncio.to_thread(work.begun.wait, 30)
+        rest = [asyncio.create_task(batcher.submit("a", works)) for works in (["1"], ["2", "bad", "3"], ["4"])]
+        await asyncio.sleep(0)
+        work.gate.set()
+        return await asyncio.gather(first, *rest, return_exceptions=True)
+
+    _, one, wrong, four = asyncio.run(run())
+    batcher.close()
+    assert (one, four) == ([("a", "11")], [("a", "44")])
+    assert isinstance(wrong, ValueError) and batcher.waiting == 0
+
+
+def test_a_caller_that_gives_up_leaves_the_queue():
+    work, batches = Gated(), []
+    batcher = Batcher(work, size, batch_tokens=1, queue=4, observe=batches.append)
+
+    async def run():
+        first = asyncio.create_task(batcher.submit("a", ["x"]))
+        await asyncio.to_thread(work.begun.wait, 30)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await batcher.submit("a", ["1", "2", "3", "4"])
+        assert batcher.waiting == 0
+        work.gate.set()
+        return await first
+
+    assert asyncio.run(run()) == [("a", "xx")]
+    batcher.close()
+    assert len(batches) == 1
+
+
+def test_closing_finishes_what_was_accepted_and_takes_nothing_new():
+    work = Gated()
+    batcher = Batcher(work, size, batch_tokens=1, queue=100)
+
+    async def run():
+        accepted = [asyncio.create_task(batcher.submit("a", [str(n)])) for n in range(5)]
+        await asyncio.to_thread(work.begun.wait, 30)
+        closing = asyncio.create_task(asyncio.to_thread(batcher.close))
+        while not batcher._stopping:
+            await asyncio.sleep(0.01)
+        with pytest.raises(Stopped):
+            await batcher.submit("a", ["late"])
+        work.gate.set()
+        found = await asyncio.gather(*accepted)
+        await closing
+        return found
+
+    assert asyncio.run(run()) == [[("a", f"{n}{n}")] for n in range(5)]
+
+
+def test_what_cannot_be_counted_is_left_to_the_model():
+    def count(kind, work):
+        raise ValueError("no tokens")
+
+    batcher = Batcher(doubled, count, batch_tokens=10, queue=10)
+    assert asyncio.run(batcher.submit("a", ["x", "y"])) == [("a", "xx"), ("a", "yy")]
+    batcher.close()
+
+
+@pytest.mark.parametrize("wrong", [{"body": 0}, {"timeout": float("nan")}, {"queue": 10, "questions": 11}])
+def test_impossible_limits_are_refused(wrong):
+    with pytest.raises(UserError, match="limit"):
+        Limits(**wrong)

@@ -1,0 +1,134 @@
+"""A run becomes a reader: the best on tune, and its answers are those that were scored."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bertvision.data.source import load_articles
+from bertvision.data.squad import records
+from bertvision.errors import UserError
+from bertvision.serve.build import build_reader
+from bertvision.serve.reader import Reader
+from bertvision.train.bank import file_name
+from bertvision.train.study import Study
+from runs import questions, recipe_of
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("build") / "run"
+    Study(recipe_of(evaluate={"nbest": 20}), place, quiet=True).run()
+    return place
+
+
+@pytest.fixture
+def copy(run, tmp_path) -> Path:
+    return Path(shutil.copytree(run, tmp_path / "run"))
+
+
+def rows(run: Path) -> list[dict]:
+    found = json.loads((run / "metrics.json").read_text())
+    return [row for row in found if row["threshold_from"] == "tune"]
+
+
+def parts(row: dict) -> str:
+    return row.get("parts", row["member"])
+
+
+def assert_answers_as_scored(reader: Reader, run: Path, row: dict) -> None:
+    """What the reader says about the test set is what was scored there, at the threshold it was scored at."""
+    place = run / f"seed-{row['seed']}" / "predictions" / f"{row['checkpoint']:g}" / "test"
+    stored = json.loads((place / f"{file_name(parts(row))}.json").read_text())
+    asked = records(load_articles(questions(24, 2)))
+    found = reader([{"question": one.question, "context": one.context} for one in asked])
+    for one, got in zip(asked, found):
+        entry = stored[one.id]
+        doubt = entry["no_answer_score"] - row["threshold"]
+        if abs(doubt) > 1e-4:
+            assert got["answer"] == ("" if doubt > 0 else entry["nbest"][0]["text"])
+
+
+def test_the_best_on_tune_of_the_last_checkpoint(run, tmp_path):
+    reader = Reader.from_pretrained(build_reader(run, tmp_path / "reader"))
+    best = max((row for row in rows(run) if row["checkpoint"] == 1), key=lambda row: row["tune_f1"])
+    config = reader.config.tasks["spans"]
+    assert " + ".join(config.ensemble.members) == parts(best)
+    assert config.threshold == best["threshold"]
+    assert reader.config.tuning["train_layers"] == "all"
+    assert_answers_as_scored(reader, run, best)
+
+
+@pytest.mark.parametrize("member", ["pool", "backbone", "compress size=8"])
+def test_any_member_that_was_scored(member, run, tmp_path):
+    place = build_reader(run, tmp_path / "reader", checkpoint=0.5, seed=1, members=[member])
+    (row,) = [row for row in rows(run) if row["checkpoint"] == 0.5 and row["member"] == member]
+    assert_answers_as_scored(Reader.from_pretrained(place), run, row)
+    card = (place / "README.md").read_text()
+    assert f"| f1 | {row['f1']:.2f} |" in card
+    assert f"- heads: {member}\n" in card
+    assert "pipeline_tag: question-answering" in card
+    assert "24 examples" in card
+
+
+def test_an_ensemble_chosen_afterwards(copy, tmp_path):
+    weights = {"pool": 0.75, "backbone": 0.25}
+    members = [{"member": name, "checkpoint": 1.0, "seed": 1, "weight": weights[name]} for name in weights]
+    row = rows(copy)[0] | {"checkpoint": 1.0, "tune_f1": 101.0}
+    chosen = {"how": "mean", "members": members, "threshold": 0.5, "tune_f1": 101.0, "test": [row]}
+    (copy / "ensemble.json").write_text(json.dumps(chosen))
+    config = Reader.from_pretrained(build_reader(copy, tmp_path / "reader")).config.tasks["spans"]
+    assert (config.ensemble.how, config.ensemble.members) == ("mean", ("pool", "backbone"))
+    assert (config.ensemble.weights, config.threshold) == ((0.75, 0.25), 0.5)
+    members[0]["seed"] = 2  # two backbones: not one pass
+    (copy / "ensemble.json").write_text(json.dumps(chosen))
+    config = Reader.from_pretrained(build_reader(copy, tmp_path / "reader")).config.tasks["spans"]
+    assert config.ensemble.how == "max"
+
+
+def test_what_was_not_scored_is_refused(run, copy, tmp_path):
+    with pytest.raises(UserError, match="nothing like this was scored; there is: backbone"):
+        build_reader(run, tmp_path / "reader", members=["pool", "compress size=8"])
+    with pytest.raises(UserError, match="nothing like this was scored"):
+        build_reader(run, tmp_path / "reader", seed=7)
+    with pytest.raises(UserError, match="no such scores of a run"):
+        build_reader(tmp_path, tmp_path / "reader")
+    (copy / "seed-1" / "heads-1.safetensors").unlink()
+    with pytest.raises(UserError, match=r"heads-1\.safetensors: no such bank of heads"):
+        build_reader(copy, tmp_path / "reader", members=["pool"])
+
+
+def test_an_untuned_backbone_needs_no_file_of_its_own(tmp_path):
+    recipe = recipe_of(finetune={"epochs": 0, "checkpoints": []}, heads=[{"kind": "pool"}])
+    Study(recipe, tmp_path / "run", quiet=True).run()
+    reader = Reader.from_pretrained(build_reader(tmp_path / "run", tmp_path / "reader", members=["pool"]))
+    assert reader.config.tuning == {}
+    assert not (tmp_path / "reader" / "encoder.safetensors").exists()
+    (row,) = [row for row in rows(tmp_path / "run") if row["member"] == "pool"]
+    assert_answers_as_scored(reader, tmp_path / "run", row)
+
+
+@pytest.mark.parametrize(("task", "metric"), [("labels", "accuracy"), ("score", "spearman")])
+def test_labels_and_scores(task, metric, tmp_path):
+    chance = random.Random(0)
+    lines = ["text,target"]
+    for number in range(48):
+        word, target = (
+            (("king", "good"), ("river", "bad"))[number % 2] if task == "labels" else ("king", str(number % 5))
+        )
+        lines.append(f"the {word} of {chance.choice(['the north', 'the old city', 'a world'])} {number},{target}")
+    table = tmp_path / "texts.csv"
+    table.write_text("\n".join(lines) + "\n")
+    data = {"train": str(table), "tune": str(table), "test": str(table), "text": ["text"], "label": "target"}
+    recipe = recipe_of(task=task, data=data, heads=[{"kind": "pool"}])
+    Study(recipe, tmp_path / "run", quiet=True).run()
+    reader = Reader.from_pretrained(build_reader(tmp_path / "run", tmp_path / "reader", members=["pool"]))
+    stored = json.loads((tmp_path / "run/seed-1/predictions/1/test/pool.json").read_text())
+    texts = [line.partition(",")[0] for line in lines[1:]]
+    if task == "labels":
+        assert [one["label"] for one in reader.classify(texts)] == [row["label"] for row in stored.values()]
+    else:
+        assert reader.similarity(texts) == pytest.approx([row["score"] for row in stored.values()], abs=1e-4)
+    assert f"| {metric} |" in (tmp_path / "reader" / "README.md").read_text()

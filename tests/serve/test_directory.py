@@ -1,0 +1,164 @@
+"""A reader on disk: it comes back as it was, small if asked, and what is wrong with a directory is said in one line."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+
+from bertvision.backbone.tuning import Tuning
+from bertvision.errors import UserError
+from bertvision.serve.reader import Reader
+from encoders import save_tiny
+from readers import tiny_reader
+
+PAIRS = [("who was the king", "the first king of the old city was born in the north " * 4), ("where", "by the river")]
+TUNINGS = [None, Tuning(), Tuning(train_layers=0, adapters=4), Tuning(train_layers=1)]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("readers")
+    made = tiny_reader(heads=[{"kind": "pool"}, {"kind": "last"}], tuning=Tuning(train_layers=1))
+    made.config = dataclasses.replace(made.config, backbone=str(save_tiny(place / "encoder", "bert")))
+    return made.save_pretrained(place / "reader")
+
+
+@pytest.fixture
+def copy(saved, tmp_path) -> Path:
+    return Path(shutil.copytree(saved, tmp_path / "reader"))
+
+
+def refused(place: object, **options: str) -> str:
+    with pytest.raises(UserError) as caught:
+        Reader.from_pretrained(str(place), **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("tuning", TUNINGS)
+def test_a_round_trip(tuning, tmp_path):
+    made = tiny_reader(heads=[{"kind": "compress", "size": 8}, {"kind": "last"}], tuning=tuning)
+    place = made.save_pretrained(tmp_path / "reader")
+    files = {"config.json", "heads.safetensors", "README.md"} | ({"encoder.safetensors"} if tuning else set())
+    assert {path.name for path in place.iterdir()} == files
+    back = Reader.from_pretrained(place)
+    assert back.answers(PAIRS, top_k=3, layers=True) == made.answers(PAIRS, top_k=3, layers=True)
+    assert (back.config, back.card, back.name) == (made.config, made.card, "reader")
+    again = Reader.from_pretrained(back.save_pretrained(tmp_path / "again"))
+    assert again.answers(PAIRS) == made.answers(PAIRS)
+
+
+def test_half_the_size_and_almost_the_same(saved, tmp_path):
+    made = Reader.from_pretrained(saved)
+    small = made.save_pretrained(tmp_path / "small", storage="fp16")
+    for name in ("heads.safetensors", "encoder.safetensors"):
+        with safe_open(small / name, framework="pt") as file:
+            assert {str(file.get_tensor(key).dtype) for key in file.keys()} == {"torch.float16"}  # noqa: SIM118
+    for one, other in zip(made.answers(PAIRS), Reader.from_pretrained(small).answers(PAIRS)):
+        assert one[0]["score"] == pytest.approx(other[0]["score"], abs=0.01)
+    with pytest.raises(UserError, match="neither fp32 nor fp16"):
+        made.save_pretrained(tmp_path / "x", storage="int4")  # type: ignore[arg-type]
+
+
+def test_saving_over_another_reader_leaves_nothing_of_it(saved, copy):
+    tiny_reader().save_pretrained(copy)
+    assert not (copy / "encoder.safetensors").exists()
+    assert Reader.from_pretrained(copy).config.tuning == {}
+
+
+def test_joined_readers_come_back(tmp_path):
+    parts = {"spans": tiny_reader(), "mood": tiny_reader("labels"), "tone": tiny_reader("labels", seed=1)}
+    place = Reader.join(parts).save_pretrained(tmp_path / "reader")
+    back = Reader.from_pretrained(place)
+    assert back.tasks == ("spans", "mood", "tone")
+    for name in ("mood", "tone"):
+        assert back.classify("the king", task=name) == parts[name].classify("the king")
+    with pytest.raises(UserError, match="name one of mood, tone"):
+        back.classify("the king")
+
+
+def test_the_encoder_may_have_moved(copy, tmp_path):
+    config = json.loads((copy / "config.json").read_text())
+    moved = shutil.copytree(config["backbone"]["name"], tmp_path / "moved")
+    config["backbone"]["name"] = str(tmp_path / "gone")
+    (copy / "config.json").write_text(json.dumps(config))
+    message = refused(copy)
+    assert message.startswith(f"{copy}: its backbone is missing: {tmp_path / 'gone'}: no such directory")
+    assert "backbone=PATH" in message
+    assert Reader.from_pretrained(copy, backbone=str(moved)).answers(PAIRS)
+
+
+def test_another_encoder_is_refused(copy, tmp_path):
+    other = save_tiny(tmp_path / "other", "bert", seed=1)
+    assert "has other weights (fingerprint " in refused(copy, backbone=str(other))
+    config = json.loads((copy / "config.json").read_text())
+    config["backbone"]["fingerprint"] = "0" * 64
+    (copy / "config.json").write_text(json.dumps(config))
+    assert "the one this reader was made with (000000000000…)" in refused(copy)
+
+
+@pytest.mark.parametrize("name", ["heads.safetensors", "encoder.safetensors"])
+def test_files_that_are_missing_cut_short_or_something_else(name, copy):
+    whole = (copy / name).read_bytes()
+    for content in (whole[: len(whole) // 2], b"", b"hello", whole[:4]):
+        (copy / name).write_bytes(content)
+        assert str(copy / name) in refused(copy)
+    (copy / name).unlink()
+    assert f"{copy / name}: no such" in refused(copy)
+
+
+def test_heads_of_another_reader(copy, tmp_path):
+    other = tiny_reader(heads=[{"kind": "compress", "size": 4}]).save_pretrained(tmp_path / "other")
+    shutil.copyfile(other / "heads.safetensors", copy / "heads.safetensors")
+    assert f"{copy / 'heads.safetensors'}: damaged, or not a file of heads" in refused(copy)
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"format": 2, "version": "9.0"}, "format 2 (made by bertvision 9.0), this version reads 1; upgrade"),
+        ({"format": "x"}, "upgrade"),
+        ({"tasks": None}, "not the configuration of a reader"),
+        ({"backbone": None}, "damaged (TypeError"),
+        ({"tasks": {"spans": {}}}, "damaged (KeyError 'heads')"),
+        (
+            {"tasks": {"juggling": {"heads": ["a"], "ensemble": {"how": "max", "members": ["a"]}}}},
+            "damaged (ValueError",
+        ),
+    ],
+)
+def test_a_configuration_that_is_newer_or_nonsense(change, part, copy):
+    config = json.loads((copy / "config.json").read_text()) | change
+    (copy / "config.json").write_text(json.dumps(config))
+    message = refused(copy)
+    assert message.startswith(str(copy / "config.json"))
+    assert part in message
+
+
+@pytest.mark.parametrize("content", ["", "hello", "3", "[1]", "{}", '{"model_type": "bert"}'])
+def test_a_configuration_of_something_else(content, copy):
+    (copy / "config.json").write_text(content)
+    assert refused(copy).startswith(str(copy / "config.json"))
+
+
+def test_no_reader_there(tmp_path, monkeypatch):
+    assert "not a reader (no config.json)" in refused(tmp_path)
+    (tmp_path / "file").touch()
+    assert "is a file" in refused(tmp_path / "file")
+    assert "no such reader" in refused(tmp_path / "none")
+    assert "no such reader" in refused("none")
+
+
+def test_another_engine(saved):
+    assert "engine: there is none called 'steam'" in refused(saved, engine="steam")
+
+
+def test_without_a_hub(saved, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(UserError) as caught:
+        Reader.from_pretrained(saved).push_to_hub("someone/reader")
+    assert str(caught.value).startswith("someone/reader: the hub cannot be reached; save the reader to a directory")
+    assert refused("someone/reader").startswith("someone/reader: no such reader, neither a directory nor on the hub")

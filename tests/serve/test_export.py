@@ -1,0 +1,119 @@
+"""An exported reader answers as the one it came from: any batch, any length, adapters, ensembles, several tasks."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from bertvision.backbone.tuning import Tuning
+from bertvision.cli import app
+from bertvision.errors import UserError
+from bertvision.serve.reader import Reader
+from readers import tiny_reader
+
+pytest.importorskip("onnxscript")
+pytest.importorskip("onnxruntime")
+from bertvision.serve.export import export
+
+TEXT = "the first king of the old city was born in the north by the great river, and his name was called world. "
+PAIRS = [("who", "the king"), ("who was the first king", TEXT), ("where was he born", TEXT * 4), ("when", "")]
+
+
+@pytest.fixture(scope="module")
+def joined(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reader, Path]:
+    """A reader with three tasks, and the directory it was exported to."""
+    spans = tiny_reader("spans", [{"kind": "pool"}, {"kind": "compress", "size": 8}], how="mean")
+    reader = Reader.join({"spans": spans, "labels": tiny_reader("labels"), "score": tiny_reader("score")})
+    out = tmp_path_factory.mktemp("exported")
+    assert export(reader, out) == out / "model.onnx"
+    return reader, out
+
+
+def same(ours: list[list[dict[str, Any]]], theirs: list[list[dict[str, Any]]], off: float) -> None:
+    """The same spans in the same order, and probabilities that differ by no more than `off`."""
+    for candidates, expected in zip(ours, theirs, strict=True):
+        places = [(one["start"], one["end"], one["answer"]) for one in candidates]
+        assert places == [(one["start"], one["end"], one["answer"]) for one in expected]
+        for one, wanted in zip(candidates, expected):
+            assert one["score"] == pytest.approx(wanted["score"], abs=off)
+            assert one["no_answer_score"] == pytest.approx(wanted["no_answer_score"], abs=off)
+
+
+def test_spans_labels_and_scores_are_those_of_torch(joined):
+    reader, out = joined
+    exported = Reader.from_pretrained(out, engine="onnx")
+    assert exported.tasks == reader.tasks
+    assert exported.tokens(PAIRS) == reader.tokens(PAIRS)
+    same(exported.answers(PAIRS, top_k=3), reader.answers(PAIRS, top_k=3), off=1e-5)
+    for pair in PAIRS:
+        same(exported.answers([pair]), reader.answers([pair]), off=1e-5)
+    texts = ["the great king", TEXT]
+    for ours, theirs in zip(exported.classify(texts), reader.classify(texts)):
+        assert ours["label"] == theirs["label"]
+        assert ours["scores"] == pytest.approx(theirs["scores"], abs=1e-5)
+    assert exported.similarity(texts, texts[::-1]) == pytest.approx(reader.similarity(texts, texts[::-1]), abs=1e-4)
+
+
+def test_adapters_go_along(tmp_path):
+    """With an encoder that knows no types, and heads that look at neighbours or at the last layer alone."""
+    heads = [{"kind": "cacnn"}, {"kind": "last"}]
+    reader = tiny_reader("spans", heads, family="roberta", tuning=Tuning(train_layers=1, adapters=4))
+    export(reader, tmp_path)
+    same(Reader.from_pretrained(tmp_path, engine="onnx").answers(PAIRS), reader.answers(PAIRS), off=1e-5)
+
+
+def test_int8_from_the_command_line(tmp_path, joined):
+    reader = tiny_reader("spans", [{"kind": "pool"}])
+    reader.save_pretrained(tmp_path / "reader")
+    out = tmp_path / "out"
+    result = CliRunner().invoke(app, ["export", str(tmp_path / "reader"), "--out", str(out), "--int8", "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found == {"path": str(out / "model.onnx"), "bytes": (out / "model.onnx").stat().st_size}
+    assert found["bytes"] < (joined[1] / "model.onnx").stat().st_size
+    exported = Reader.from_pretrained(out, engine="onnx")
+    for ours, theirs in zip(exported.answers(PAIRS[:3]), reader.answers(PAIRS[:3])):
+        assert ours[0]["no_answer_score"] == pytest.approx(theirs[0]["no_answer_score"], abs=0.05)
+        assert ours[0]["score"] != theirs[0]["score"]  # it is quantised indeed
+
+
+def refused(call) -> str:
+    with pytest.raises(UserError) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_an_exported_reader_cannot_do_is_said(joined, tmp_path):
+    exported = Reader.from_pretrained(joined[1], engine="onnx")
+    assert "ONNX already" in refused(lambda: export(exported, tmp_path))
+    assert 'engine="torch"' in refused(lambda: exported.save_pretrained(tmp_path))
+    assert 'engine="torch"' in refused(lambda: exported.answers(PAIRS[:1], layers=True))
+    assert "carries its own" in refused(lambda: Reader.from_pretrained(joined[1], engine="onnx", backbone="minilm"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("model.onnx", None, "has no model.onnx; `bertvision export"),
+        ("model.onnx", b"not a graph", "onnxruntime cannot load it"),
+        ("tokenizer.json", None, "not an exported reader"),
+        ("tokenizer.json", b"{}", "not an exported reader"),
+    ],
+)
+def test_a_damaged_directory_is_refused(joined, tmp_path, name, content, says):
+    place = shutil.copytree(joined[1], tmp_path / "reader")
+    (place / name).unlink()
+    if content is not None:
+        (place / name).write_bytes(content)
+    assert says in refused(lambda: Reader.from_pretrained(place, engine="onnx"))
+
+
+def test_a_graph_of_another_reader_is_refused(joined, tmp_path):
+    place = shutil.copytree(joined[1], tmp_path / "reader")
+    config = (place / "config.json").read_text(encoding="utf-8")
+    (place / "config.json").write_text(config.replace("pool 0", "pool 9"), encoding="utf-8")
+    assert "does not compute spans/pool 9" in refused(lambda: Reader.from_pretrained(place, engine="onnx"))

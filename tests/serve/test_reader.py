@@ -1,0 +1,312 @@
+"""A reader answers from any text, in any shape of call, from any thread, and cuts its answers out exactly."""
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertvision.data.source import load_articles
+from bertvision.data.squad import records
+from bertvision.errors import UserError
+from bertvision.serve.config import Ensemble
+from bertvision.serve.reader import Reader
+from bertvision.serve.spans import probabilities, whole_characters
+from encoders import WORDS
+from readers import LABELS, tiny_reader
+from real import minilm
+from runs import load, questions, recipe_of
+
+TEXT = "the first king of the old city was born in the north by the great river, and his name was called world"
+KEYS = {"answer", "score", "start", "end", "no_answer_score"}
+SPELT = "e\u0301 日本語 🎉👩‍👩‍👧 \t \r\n שלום ‏ مرحبا Å \u00a0 \u3000 \u200b \x00 ß ﬁ İ the king of 1984, \ud800"
+
+
+@cache
+def reader(family: str = "bert") -> Reader:
+    return tiny_reader(heads=[{"kind": "pool"}, {"kind": "last"}], family=family)
+
+
+def refused(call) -> str:
+    with pytest.raises(UserError) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+@given(context=st.text(st.sampled_from(sorted(set(SPELT))), max_size=80), top_k=st.integers(1, 4))
+@settings(max_examples=30)
+def test_an_answer_is_cut_out_of_the_callers_own_text(family, context, top_k):
+    found = reader(family).answers([("who was the king", context)], top_k=top_k)[0]
+    assert 1 <= len(found) <= top_k
+    places = [(one["start"], one["end"]) for one in found]
+    assert len(set(places)) == len(places)
+    for one in found:
+        assert context[one["start"] : one["end"]] == one["answer"]
+        assert one["answer"] == "" or one["answer"].strip()
+    spans = [one["score"] for one in found if one["answer"]]
+    assert spans == sorted(spans, reverse=True)
+    assert sum(spans) + found[0]["no_answer_score"] <= 1 + 1e-9
+
+
+def test_accents_stay_with_their_letters():
+    assert whole_characters("un cafe\u0301 noir", 3, 7) == (3, 8)
+    assert whole_characters("e\u0301e", 1, 3) == (0, 3)
+    assert whole_characters("plain", 0, 5) == (0, 5)
+    context = "the king cafe\u0301 "
+    ends = {one["end"] for one in reader()("who", context, top_k=20)}
+    assert context.index("\u0301") not in ends
+
+
+def test_shapes_of_calls_and_results():
+    read = reader()
+    one = read(question="who was king", context=TEXT)
+    assert set(one) == KEYS
+    assert read("who was king", TEXT) == one
+    assert read({"question": "who was king", "context": TEXT}) == one
+    three = read(question="who was king", context=TEXT, top_k=3)
+    assert [set(found) for found in three] == [KEYS] * 3
+    assert three[0] == one
+    for several in (
+        read(question=["who was king", "where"], context=TEXT),
+        read([{"question": "who was king", "context": TEXT}, {"question": "where", "context": TEXT}]),
+        read(question=["who was king", "where"], context=[TEXT, TEXT]),
+    ):
+        assert several[0]["answer"] == one["answer"]
+        assert several[0]["score"] == pytest.approx(one["score"], abs=1e-5)
+        assert len(several) == 2
+    assert [len(ranked) for ranked in read(question=["who"], context=[TEXT], top_k=2)] == [2]
+    assert read(question=[], context=TEXT) == []
+    assert read.answers([]) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ({"question": "who"}, "context: give"),
+        ({"context": TEXT}, "question: give"),
+        ({"question": " ", "context": TEXT}, "question: is empty"),
+        ({"question": 3, "context": TEXT}, "question: must be a string or a list"),
+        ({"question": ["who", None], "context": TEXT}, "question: must be a string, not NoneType"),
+        ({"question": ["a", "b"], "context": ["x"]}, "lists of 2 and 1"),
+        ({"question": [{"q": 1}]}, '{"question": ..., "context": ...}'),
+        ({"question": "who", "context": TEXT, "top_k": 0}, "top_k: must be a whole number from 1 up, not 0"),
+        ({"question": "who", "context": TEXT, "no_answer_threshold": 2}, "a probability from 0 to 1, not 2"),
+    ],
+)
+def test_what_cannot_be_asked(arguments, part):
+    assert part in refused(lambda: reader()(**arguments))
+
+
+@pytest.mark.parametrize("context", ["", " \n\t", "\u200b"])
+def test_a_text_without_words_answers_nothing(context):
+    found = reader()(question="who", context=context, top_k=3, layers=True)
+    assert [one["answer"] for one in found] == [""]
+    assert (found[0]["start"], found[0]["end"]) == (0, 0)
+    assert found[0]["no_answer_score"] == 1
+    assert sum(found[0]["layers"]) == pytest.approx(1)
+
+
+def test_a_long_document_is_read_to_its_end():
+    context = f"{TEXT} . " * 60 + "zzz"
+    read = reader()
+    found = read.answers([("who was king", context)], top_k=20)[0]
+    assert all(context[one["start"] : one["end"]] == one["answer"] for one in found)
+    assert read.tokens([("who", context), ("who", "king")])[1] == 5
+    seen = []
+    read.answers([("who", context)], progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1][0] == seen[-1][1] == read.tokens([("who", context)])[0]
+
+
+def test_the_threshold_decides_when_to_say_nothing():
+    read = reader()
+    doubt = read("who", TEXT)["no_answer_score"]
+    assert 0 < doubt < 1
+    silent = read("who", TEXT, no_answer_threshold=doubt / 2, top_k=2)
+    assert (silent[0]["answer"], silent[0]["score"]) == ("", doubt)
+    assert silent[1]["answer"]
+    assert read("who", TEXT, no_answer_threshold=doubt)["answer"]
+    # the reader's own threshold: where null exceeds the best span by more than it
+    assert tiny_reader(threshold=1e6)("who", TEXT)["answer"]
+    assert tiny_reader(threshold=-1e6)("who", TEXT) == {
+        "answer": "", "score": 1.0, "start": 0, "end": 0, "no_answer_score": 1.0
+    }  # fmt: skip
+
+
+def test_probabilities_are_a_softmax_in_which_the_threshold_is_a_draw():
+    spans, nothing = probabilities(torch.tensor([3.0, 1.0]).double().numpy(), no_answer=2.0, threshold=2.0)
+    assert nothing == pytest.approx(spans[0])
+    assert sum(spans) + nothing == pytest.approx(1)
+    assert spans[0] / spans[1] == pytest.approx(2.718281828**2)
+
+
+@pytest.mark.parametrize("rule", ["joint", "independent"])
+def test_answers_are_those_of_the_evaluation(rule):
+    recipe = recipe_of(evaluate={"nbest": 20, "answer_tokens": 8, "decoding": rule})
+    backbone, task, data = load(recipe)
+    read = tiny_reader(rule=rule, max_length=recipe.data.max_length)
+    collector = task.collector(data["test"], recipe.evaluate)
+    from bertvision.data.batches import by_length, collate
+
+    windows = data["test"].windows
+    head = read.engine.heads["spans"]["pool 0"]
+    with torch.no_grad():
+        for index in by_length(windows.lengths, 512):
+            collector.add(index, head(backbone(collate(windows, index, backbone.pad))))
+    expected = collector.finish().answers(0.0)
+    asked = records(load_articles(questions(24, 2)))
+    found = read([{"question": one.question, "context": one.context} for one in asked])
+    assert {one.id: got["answer"] for one, got in zip(asked, found)} == expected
+
+
+def test_threads_get_what_one_after_the_other_gets():
+    read = reader()
+    calls = [(f"who was the {word}", f"{word} {TEXT} " * (1 + n % 3)) for n, word in enumerate(WORDS.split()[:24])]
+    serial = [read(question=q, context=c, top_k=2, layers=True) for q, c in calls]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda pair: read(*pair, top_k=2, layers=True), calls)) == serial
+
+
+def test_company_in_a_batch_changes_nothing():
+    read = reader()
+    pairs = [("who", TEXT * n) for n in (1, 4, 2)] + [("what was the city called", TEXT)]
+    together = read.answers(pairs)
+    for pair, found in zip(pairs, together):
+        assert found[0]["score"] == pytest.approx(read.answers([pair])[0][0]["score"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shares"),
+    [
+        ({"kind": "last"}, [0, 0, 0, 1]),
+        ({"kind": "pool"}, None),
+        ({"kind": "attend", "form": "dot"}, None),
+        ({"kind": "compress", "size": 8}, None),
+    ],
+)
+def test_layers_are_shares(kind, shares):
+    read = tiny_reader(heads=[kind])
+    context = f"{TEXT} . " * 6
+    found = read("who was king", context, top_k=4, layers=True)
+    for one in found:
+        assert len(one["layers"]) == 4
+        assert sum(one["layers"]) == pytest.approx(1)
+        assert min(one["layers"]) >= 0
+        if shares:
+            assert one["layers"] == pytest.approx(shares)
+    learned = next(iter(read.engine.heads["spans"].values())).layer_weights()
+    if learned is not None:
+        assert found[0]["layers"] == pytest.approx(learned.tolist())
+
+
+def test_layers_follow_the_gradient():
+    """A head that reads layer 1 alone rests on layer 1, for an answer and for none."""
+    read = tiny_reader(heads=[{"kind": "pool", "weights": "mean"}])
+    (head,) = read.engine.heads["spans"].values()
+    forward = type(head).forward
+    head.forward = lambda states: forward(
+        head, type(states)(states.layers * torch.eye(4)[1].view(1, 4, 1, 1), states.mask)
+    )
+    for limit in (0.0, 1.0):
+        assert read("who", TEXT, layers=True, no_answer_threshold=limit)["layers"] == pytest.approx([0, 1, 0, 0])
+
+
+@pytest.mark.parametrize("how", ["max", "mean", "product"])
+def test_an_ensemble_of_twins_is_the_head_alone(how):
+    twins = tiny_reader(heads=[{"kind": "pool"}, {"kind": "pool"}], how=how)
+    one, two = twins.engine.heads["spans"].values()
+    two.load_state_dict(one.state_dict())
+    alone = tiny_reader(heads=[{"kind": "pool"}])
+    alone.engine.heads["spans"]["pool 0"].load_state_dict(one.state_dict())
+    # one window, so that members' normalised logits and the raw ones rank alike
+    assert twins("who", TEXT)["answer"] == alone("who", TEXT)["answer"]
+    assert twins("who", TEXT)["score"] == pytest.approx(alone("who", TEXT)["score"], abs=1e-4)
+
+
+def test_an_ensemble_without_members_or_sense_is_refused():
+    assert "is impossible" in refused(lambda: Ensemble.of([]))
+    assert "is impossible" in refused(lambda: Ensemble.of(["a"], "vote"))  # type: ignore[arg-type]
+    assert "is impossible" in refused(lambda: Ensemble.of(["a", "b"], "mean", [1.0]))
+
+
+def test_labels_and_scores():
+    labels, score = tiny_reader("labels"), tiny_reader("score")
+    found = labels.classify(["the king", "the river " * 200])
+    assert [set(one["scores"]) for one in found] == [set(LABELS)] * 2
+    assert all(one["score"] == max(one["scores"].values()) for one in found)
+    assert sum(found[0]["scores"].values()) == pytest.approx(1)
+    assert labels.classify("the king")["label"] == found[0]["label"]
+    assert labels.classify("the king", "the queen")["label"] in LABELS
+    assert isinstance(score.similarity("a king", "the king"), float)
+    assert score.similarity(["a", "b"], "the king")[0] == pytest.approx(score.similarity("a", "the king"), abs=1e-5)
+    assert "not spans" in refused(lambda: labels("who", TEXT))
+    assert "not labels" in refused(lambda: score.classify("a"))
+    assert "text: must be a string" in refused(lambda: labels.classify([3]))  # type: ignore[list-item]
+
+
+def test_one_pass_serves_all_tasks(monkeypatch):
+    parts = {
+        "spans": tiny_reader(),
+        "mood": tiny_reader("labels", too_long="windows"),
+        "likeness": tiny_reader("score"),
+    }
+    joined = Reader.join(parts)
+    assert joined.tasks == ("spans", "mood", "likeness")
+    passes = []
+    run = type(joined.engine.backbone).forward
+    monkeypatch.setattr(
+        type(joined.engine.backbone), "forward", lambda *args, **options: passes.append(1) or run(*args, **options)
+    )
+    pairs = [("who was king", TEXT), ("where", "the city")]
+    found = joined.everything(pairs)
+    assert len(passes) == 1
+    assert [one["spans"][0]["answer"] for one in found] == [r[0]["answer"] for r in parts["spans"].answers(pairs)]
+    assert found[0]["mood"]["label"] == parts["mood"].classify(*pairs[0])["label"]
+    assert found[1]["likeness"] == pytest.approx(parts["likeness"].similarity(*pairs[1]), abs=1e-5)
+    assert joined.classify(*pairs[0], task="mood")["label"] == found[0]["mood"]["label"]
+    assert "no task 'zzz'" in refused(lambda: joined.classify("a", task="zzz"))
+
+
+def test_readers_that_share_no_encoder_are_not_joined():
+    other = tiny_reader("labels", family="electra")
+    assert "another backbone" in refused(lambda: Reader.join({"spans": reader(), "labels": other}))
+    twice = Reader.join({"a": reader(), "b": tiny_reader("labels")})
+    assert "one task each" in refused(lambda: Reader.join({"x": twice}))
+    assert "at least one" in refused(lambda: Reader.join({}))
+
+
+@pytest.mark.real
+def test_a_real_encoder(tmp_path):
+    """Ten real answers: a pool head on MiniLM, overfitted, reads them out of their context and out of a longer one."""
+    backbone = minilm()
+    from bertvision.data.batches import collate
+    from bertvision.data.windows import make_windows
+    from bertvision.heads import build_head
+    from bertvision.serve.config import Cutting, Decoding, ReaderConfig, TaskConfig
+    from bertvision.serve.engine import TorchEngine
+    from bertvision.tasks import Spans
+
+    chosen = [one for one in records(load_articles("sample:train:60")) if one.has_answer][:6]
+    windows = make_windows(backbone.tokenizer, chosen, 384, 128)
+    batch = collate(windows, windows.example * 0 + range(len(windows)), backbone.pad)
+    with torch.no_grad():
+        states = backbone(batch)
+    torch.manual_seed(0)
+    head = build_head({"kind": "pool"}, layers=backbone.layers, width=backbone.width, task="spans")
+    optimizer = torch.optim.Adam(head.parameters(), lr=0.1)
+    for _ in range(60):
+        optimizer.zero_grad()
+        Spans().loss(head(states), batch).backward()
+        optimizer.step()
+    tasks = {"spans": TaskConfig("spans", ("pool",), Ensemble.of(["pool"]), 0.0, Decoding(), Cutting())}
+    config = ReaderConfig("minilm", backbone.fingerprint, {}, tasks)
+    about = {"spans": {"entries": {"pool": {"kind": "pool"}}, "outputs": 2}}
+    made = Reader(config, TorchEngine(backbone, {"spans": {"pool": head}}, tasks), about=about)
+    loaded = Reader.from_pretrained(made.save_pretrained(tmp_path / "reader"))
+    found = loaded([{"question": one.question, "context": one.context} for one in chosen])
+    right = [got["answer"] == one.answers[0] for one, got in zip(chosen, found)]
+    assert sum(right) >= 5
+    assert all(one.context[got["start"] : got["end"]] == got["answer"] for one, got in zip(chosen, found))

@@ -1,0 +1,106 @@
+"""The process: where it listens, what it says when it cannot, and how it stops."""
+
+import os
+import re
+import signal
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Timer
+
+import httpx
+import pytest
+
+from bertvision.errors import UserError
+from bertvision.serve.server import address, bind
+from readers import tiny_reader
+from runs import Command, bertvision
+from serve.servers import LastWordReader, serving
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A directory with a reader in it, reader/."""
+    directory = tmp_path_factory.mktemp("serve")
+    tiny_reader().save_pretrained(directory / "reader")
+    return directory
+
+
+def running(*args, cwd) -> tuple[Command, str]:
+    """`bertvision serve` and its address, once it has said it."""
+    command = Command("serve", *args, "--port", 0, "--no-page", cwd=cwd)
+    end = time.monotonic() + 60
+    while time.monotonic() < end and command.running:
+        found = re.search(r"http://\S+", command.streams[0].read_text()) if command.streams[0].exists() else None
+        if found:
+            return command, found.group()
+        time.sleep(0.05)
+    raise AssertionError(command.wait())
+
+
+def waiting(client: httpx.Client, url: str) -> float:
+    """Questions in the queue."""
+    found = re.search(r"^bertvision_waiting_questions (\S+)", client.get(f"{url}/metrics").text, re.MULTILINE)
+    return float(found.group(1)) if found else 0
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_when_what_was_accepted_is_answered(place, sent):
+    command, url = running("reader", cwd=place)
+    body = {"question": "what is the world", "context": "the world is a question " * 300}
+    with ThreadPoolExecutor(8) as clients, httpx.Client(timeout=60) as client:
+        replies = [clients.submit(client.post, f"{url}/answer", json=body) for _ in range(8)]
+        while "/answer" not in client.get(f"{url}/metrics").text and not any(reply.done() for reply in replies):
+            time.sleep(0.01)
+        os.kill(command.process.pid, sent)
+        assert {reply.result().status_code for reply in replies} <= {200, 503}
+        assert any(reply.result().status_code == 200 for reply in replies)
+    done = command.wait()
+    assert done.code == 0 and done.err == "", done.err
+    assert done.out.count("\n") == 1 and url in done.out
+
+
+def test_stopping_answers_what_waits_in_the_queue():
+    reader = LastWordReader()
+    reader.gate.clear()
+    with ThreadPoolExecutor(6) as clients, httpx.Client(timeout=60) as client:
+        with serving(reader) as url:
+            body = {"question": "Where is Rome?", "context": "Rome"}
+            replies = [clients.submit(client.post, f"{url}/answer", json=body) for _ in range(6)]
+            while not reader.batches or sum(reader.batches) + waiting(client, url) < 6:
+                time.sleep(0.01)
+            Timer(0.5, reader.gate.set).start()
+        assert [reply.result().status_code for reply in replies] == [200] * 6
+
+
+def test_a_taken_port_is_one_line(place):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = bertvision("serve", "reader", "--port", port, cwd=place)
+    assert done.code == 2 and done.out == ""
+    assert done.err == (
+        f"bertvision: 127.0.0.1:{port} is taken by another program; choose another --port, 0 for any that is free\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["reader", "--host", "no.such.host.invalid"], "--host no.such.host.invalid: no such host"),
+        (["reader", "--host", "192.0.2.1"], "192.0.2.1:8000 is not an address of this machine"),
+        (["reader", "--port", "70000"], "--port 70000: ports go from 0"),
+        (["reader", "--queue", "3"], "limit queue: 3 questions can wait but one request may ask 64"),
+        (["nowhere", "--port", "0"], "nowhere: no such reader"),
+    ],
+)
+def test_what_cannot_be_served_is_one_line(place, args, says):
+    done = bertvision("serve", *args, cwd=place)  # an error before it serves, or the test would not end
+    assert done.code == 2 and done.out == ""
+    assert done.err.startswith(f"bertvision: {says}") and done.err.count("\n") == 1
+
+
+def test_addresses():
+    with bind("localhost", 0) as local:
+        assert re.fullmatch(r"http://(127\.0\.0\.1|\[::1\]):\d+", address(local))
+    with pytest.raises(UserError, match="no such host"):
+        bind("a" * 100, 0)
