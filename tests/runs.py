@@ -198,7 +198,7 @@ def _predict(encoder: str, path: str, count: int, answer: Connection) -> None:
     torch.set_num_threads(1)
     backbone, task = Backbone.load(encoder), Spans()
     chosen = load_articles(path)[: count // ARTICLE]
-    data = task.dataset(path, chosen, backbone.tokenizer, DataRecipe(**LENGTHS))
+    data = task.from_articles(path, chosen, backbone.tokenizer, DataRecipe(**LENGTHS))
     assert len(data.windows) == count
     bank = HeadBank([{"kind": "last"}, {"kind": "pool"}], layers=backbone.layers, width=backbone.width, task="spans")
     ensembles = {"both": ("last", "pool")}

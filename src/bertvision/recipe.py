@@ -154,6 +154,10 @@ class HeadEntry:
     """How the head is called in scores and reports; empty: its kind and options."""
     learning_rate: NonNegative = 0.0
     """Its own peak learning rate; 0 = the bank's."""
+    weight_decay: NonNegative = 0.0
+    """Its own weight decay; where the key is absent, the bank's."""
+    warmup: NonNegative = 0.0
+    """Its own warm-up; where the key is absent, the bank's."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +184,9 @@ class Recipe:
     heads: tuple[dict, ...] = ()
     """The heads of the bank: tables with `kind` and that kind's options (`bertvision heads` lists them);
     `learning_rate` and `name` may be given to any of them."""
+    search: tuple[dict, ...] = ()
+    """What `bertvision search` may vary in the heads: tables with the `key` of an option or of a head's training, and
+    either `values` or `low` and `high` (with `log = true`, evenly over powers). Empty: every option of each kind."""
     variants: tuple[dict, ...] = ()
     """Several studies in one: tables with a `name` and what differs, such as `finetune = {train_layers = 3}`. Each runs
     in a directory of its own under that of the run, and one table joins them."""

@@ -84,6 +84,7 @@ CASES = [
     ({"kind": "compress", "size": 5, "shared": False}, "spans", L * (H + 1) * 5 + 2 * (L * 5 + 1)),
     ({"kind": "compress", "size": 5, "shared": False, "skip": True}, "score", L * (H + 1) * 5 + L * 5 + H + 1),
     ({"kind": "compress", "size": 5, "pool_first": True, "skip": True}, "labels", 165 + 4 + 3 * (5 + H + 1)),
+    ({"kind": "compress", "size": 5, "pool_first": True, "weights": "mean"}, "labels", 165 + 3 * (5 + 1)),
     ({"kind": "compress", "size": 5, "beside": True}, "spans", 165 + 4 + 2 * (L * 5 + H + 1)),
     ({"kind": "compress", "size": 5, "beside": True, "skip": True}, "spans", 165 + 4 + 2 * (L * 5 + 2 * H + 1)),
     ({"kind": "compress", "size": 5, "beside": True, "pool_first": True}, "spans", 165 + 4 + 2 * (5 + H + 1)),

@@ -51,6 +51,7 @@ def test_wrong_spec_is_refused_before_anything_is_built(spec: Any, says: str) ->
     ("spec", "task", "option"),
     [
         ({"kind": "compress", "tokens": "all"}, "spans", "tokens"),
+        ({"kind": "compress", "weights": "mean"}, "spans", "weights"),
         ({"kind": "conv", "form": "grid"}, "labels", "form"),
         ({"kind": "conv", "form": "inception", "dilated": True}, "spans", "dilated"),
         ({"kind": "conv", "form": "xception", "filters": 4}, "spans", "filters"),
@@ -106,7 +107,7 @@ def test_head_name(spec: dict, name: str) -> None:
 
 def test_options_have_plain_types_and_defaults() -> None:
     known = options("compress")
-    assert list(known) == ["size", "shared", "skip", "pool_first", "beside", "tokens"]
+    assert list(known) == ["size", "shared", "skip", "pool_first", "beside", "weights", "tokens"]
     assert (known["size"].annotation, known["size"].default) == (int, 386)
     assert (known["skip"].annotation, known["skip"].default) == (bool, False)
 

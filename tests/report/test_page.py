@@ -1,5 +1,6 @@
 """The report of a study: complete, honest about what is missing, one file, and the same each time."""
 
+import itertools
 import json
 import re
 from html.parser import HTMLParser
@@ -101,7 +102,7 @@ def test_complete_study(tmp_path):
     check_page(page)
     assert "not complete" not in page and "Synthetic" not in page
     assert "<h1>Heads &amp; &lt;tails&gt;</h1>" in page
-    assert page.count("<svg ") == 4 and page.count("<table>") == 2
+    assert page.count("<svg ") == 4 and page.count("<table>") == 4  # two thresholds, gains, costs
     for text in (
         "bertvision study &#x27;a&amp;b.toml&#x27;",
         "memory 16 GiB",
@@ -112,12 +113,8 @@ def test_complete_study(tmp_path):
     ):
         assert text in page
     assert "kind = &quot;pool&quot;" in page  # the recipe as it was written
-    names = {
-        f"{stem}-{kind}.{form}"
-        for stem in ("score", "difference")
-        for kind in ("tune", "zero")
-        for form in ("svg", "png")
-    }
+    stems = ("score-tune", "score-zero", "gain-0.3", "gain-1")
+    names = {f"{stem}.{form}" for stem in stems for form in ("svg", "png")}
     assert {path.name for path in (tmp_path / "figures").iterdir()} == names
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert text.startswith("# Heads &amp; &lt;tails&gt;\n")
@@ -132,27 +129,23 @@ def test_sentences_by_hand():
         "on 99 questions."
     )
     assert second == (
-        "With the no-answer threshold chosen on the tuning set, the highest F1 is 67.00 at epoch 0.3, by pool "
-        "(+2.00 points against the backbone, higher in 2 of 2 seeds) and 72.00 at epoch 1, by the backbone itself "
-        "(ahead of every other member); with the threshold left at zero, the highest F1 is 66.50 at epoch 0.3, by pool "
-        "(+2.00 points, higher in 2 of 2 seeds) and 71.50 at epoch 1, by the backbone itself "
-        "(ahead of every other member)."
+        "With the no-answer threshold chosen on the tuning set, at epoch 0.3 pool, the highest of 1 member, has "
+        "F1 67.00 against 65.00 for the backbone (+2.00, higher in 2 of 2 seeds); at epoch 1 pool, the highest of "
+        "1 member, has F1 71.00 against 72.00 for the backbone (-1.00, higher in 0 of 2 seeds)."
     )
     assert third.startswith("Scores are means over 2 seeds") and "after the fact" in third
+    assert "no interval was computed" in third
 
 
 def test_single_run_says_so():
     third = summary_sentences(summarise(rows(seeds=[7])), SPANS)[2]
-    assert third.startswith("This is a single run (seed 7) without any spread")
+    assert third.startswith("This is a single run (seed 7), so how much chance there is in training cannot be told")
 
 
 def test_member_is_chosen_on_the_tuning_set_where_its_score_is_known():
     found = [row | {"tune_f1": 80.0 if row["member"] == "pool" else 79.0} for row in rows(checkpoints=[1.0])]
     _, second, third = summary_sentences(summarise(found), SPANS)
-    assert (
-        "the best member's F1 is 71.00 at epoch 1, by pool (-1.00 points against the backbone, higher in 0 of 2 seeds)"
-        in second
-    )
+    assert "at epoch 1 pool, best on the tuning set of 1 member, has F1 71.00 against 72.00" in second
     assert third.endswith("the best member is picked on the tuning set, never on the data reported.")
 
 
@@ -160,8 +153,8 @@ def test_other_tasks_need_no_thresholds_or_checkpoints(tmp_path):
     found = [{"seed": 1, "member": "backbone", "accuracy": 0.5}, {"seed": 1, "member": "pool", "accuracy": 0.75}]
     page = write(tmp_path, found, recipe=None)
     check_page(page)
-    assert "The highest accuracy is 0.7500, by pool (+0.2500 against the backbone)." in page
-    assert [path.name for path in sorted((tmp_path / "figures").iterdir())] == ["difference.png", "difference.svg"]
+    assert "Pool, the highest of 1 member, has accuracy 0.7500 against 0.5000 for the backbone (+0.2500)." in page
+    assert [path.name for path in sorted((tmp_path / "figures").iterdir())] == ["gain.png", "gain.svg"]
     assert summary_sentences(summarise(found), metrics_of(summarise(found)))[0] == (
         "The backbone was compared with 1 head on the states of all its layers."
     )
@@ -184,13 +177,34 @@ def test_synthetic_data_is_said_aloud(tmp_path, recipe, facts):
 
 def test_names_are_escaped_everywhere(tmp_path):
     evil = "<script>alert(\"1\")</script> | `x` & 'y' $z$"
-    page = write(tmp_path, rows(head=evil), facts=FACTS | {"note": evil})
+    member = {"layer_weights": [0.5, 0.5], "by_question_word": [{"group": evil, "questions": 3, "f1": 5.0}]}
+    error = {"question": evil, "context": f"so {evil} it is", "gold": [evil], "answers": {evil: evil}, "why": evil}
+    agreement = {"members": [evil], "matrix": [[1.0]]}
+    analysis = {"members": {evil: member}, "agreement": agreement, "errors": [error], "seed": evil}
+    known = {"checkpoint": 1.0, "member": evil, "threshold_from": "tune", "metric": "f1"}
+    (tmp_path / "analysis.json").write_text(json.dumps(analysis), encoding="utf-8")
+    (tmp_path / "comparisons.json").write_text(json.dumps([known | {"difference": 1, "low": 0, "high": 2}]))
+    found = [row | {"variant": variant} for row in rows(head=evil) for variant in ("", evil)]
+    for place, metrics in ((tmp_path, rows(head=evil)), (tmp_path / "variants", found)):
+        place.mkdir(exist_ok=True)
+        page = write(place, metrics, facts=FACTS | {"note": evil})
+        check_page(page)
+        assert "<script>alert" not in page and "&lt;script&gt;alert" in page
+        text = (place / "report.md").read_text(encoding="utf-8")
+        assert "<script>" not in text
+    lines = (tmp_path / "report.md").read_text(encoding="utf-8").splitlines()
+    grids = itertools.groupby(lines, lambda line: line.startswith("|"))
+    for grid in (list(grid) for inside, grid in grids if inside):
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in grid}) == 1  # a name adds no column
+
+
+def test_files_that_a_report_can_do_without(tmp_path):
+    (tmp_path / "analysis.json").write_text('{"members": ', encoding="utf-8")
+    (tmp_path / "comparisons.json").write_text('{"no": "list"}', encoding="utf-8")
+    page = write(tmp_path, rows())
     check_page(page)
-    assert "<script>alert" not in page and "&lt;script&gt;alert" in page
-    text = (tmp_path / "report.md").read_text(encoding="utf-8")
-    assert "<script>" not in text
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) <= 2  # a name adds no column (two tables)
+    assert "analysis.json is left out" in page and "comparisons.json is left out" in page
+    assert page.count("<svg ") == 4
 
 
 def test_half_a_study_says_what_is_missing(tmp_path):

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from bertvision.errors import UserError
+from bertvision.report.console import console_table
 from bertvision.report.summary import Metric, Spread, main_metric, metrics_of, rows_by_kind, summarise
-from bertvision.report.tables import console_table, html_table, markdown_table, member_grid, paper_grid
+from bertvision.report.tables import html_table, markdown_table, member_grid, paper_grid
 
 EM_F1 = [Metric("exact", "EM", 2), Metric("f1", "F1", 1)]
 
@@ -103,7 +104,7 @@ def test_metrics_come_from_the_rows():
         "NoAns_f1",
     ]
     labels = summarise([{"member": "pool", "accuracy": 0.9, "matthews": 61.5, "parameters": 5, "tune_accuracy": 0.8}])
-    assert metrics_of(labels) == (Metric("accuracy", "accuracy", 4), Metric("matthews", "matthews", 2))
+    assert metrics_of(labels) == (Metric("accuracy", "accuracy", 4), Metric("matthews", "Matthews", 2))
     assert main_metric(metrics_of(labels)).key == "accuracy"
     assert main_metric(EM_F1).key == "f1"
 
@@ -153,7 +154,7 @@ def test_html_cells_carry_what_they_are_sorted_by():
     table = html_table(member_grid(summarise([row("backbone", 70.5), row("<b>", 71.25)])), "A & B")
     assert 'aria-label="A &amp; B"' in table
     assert '<td data-value="71.25"><strong>71.25</strong></td>' in table
-    assert '<td class="word">&lt;b&gt;</td>' in table
+    assert '<td class="word name">&lt;b&gt;</td>' in table
 
 
 def test_console_table_shows_every_member_in_eighty_columns():

@@ -37,10 +37,10 @@ class Compress(Head):
     """Compression: logits = W [GELU(D h_0); ...; GELU(D h_L-1)] + b, D: H -> size.
 
     shared: one D for all layers, or one per layer. skip: the last layer's states are concatenated before W.
-    pool_first: D is applied once, to the learned mix of all layers (see `pool`). beside: that mix is concatenated
-    before W. tokens (labels, score): "cls" reads [CLS]; "all" reads every real token and takes the mean before W.
+    pool_first: D is applied once, to the mix of all layers (weights = "learned" or "mean", see `pool`). beside: that
+    mix is concatenated before W. tokens (labels, score): "cls" reads [CLS]; "all" reads every real token and takes the mean before W.
     Parameters: (shared ? 1 : L) * (H + 1) * A + outputs * (L * A + (skip + beside) * H + 1), L = 1 with pool_first;
-    plus L + 1 for the mix, with pool_first or beside.
+    plus L + 1 for a learned mix, with pool_first or beside.
     """
 
     def __init__(
@@ -55,14 +55,17 @@ class Compress(Head):
         skip: bool = False,
         pool_first: bool = False,
         beside: bool = False,
+        weights: Literal["learned", "mean"] = "learned",
         tokens: Literal["cls", "all"] = "cls",
     ) -> None:
         super().__init__()
         if task == "spans" and tokens == "all":
             raise impossible("tokens", "spans read every token as they are; leave it out, it is for labels and score")
+        if weights == "mean" and not (pool_first or beside):
+            raise impossible("weights", "there is no mix of layers without pool_first or beside")
         self.task, self.skip, self.pool_first, self.beside = task, skip, pool_first, beside
         self.column = tokens == "cls"
-        self.pool = LayerPool(layers) if pool_first or beside else None
+        self.pool = LayerPool(layers, weights) if pool_first or beside else None
         seen = 1 if pool_first else layers
         self.squeeze = Squeeze(seen, width, size, shared)
         self.readout = nn.Linear(seen * size + (skip + beside) * width, outputs)

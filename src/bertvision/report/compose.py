@@ -1,77 +1,88 @@
-"""A study -> what its report consists of: sentences, tables and figures, not yet in any format."""
+"""A study -> its report: which sections there are, and in which order."""
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
-from bertvision.report.plots import difference_figure, render, score_figure
+from bertvision.report.analysis import analysis_sections
+from bertvision.report.cost import cost_section
+from bertvision.report.document import Album, Badge, Block, Code, Facts, Fold, Note, Report, Section
+from bertvision.report.facts import data_line, fact_lines
+from bertvision.report.gains import gain_blocks, gain_section
+from bertvision.report.joint import joint_sections, outcomes_of
+from bertvision.report.outcomes import outcome_sentences
 from bertvision.report.reading import Study
+from bertvision.report.scores import published_section, score_blocks
 from bertvision.report.sentences import summary_sentences
-from bertvision.report.summary import Metric, Row, main_metric, metrics_of, rows_by_kind
-from bertvision.report.tables import KINDS, Grid, member_grid, paper_grid
+from bertvision.report.summary import Metric, metrics_of
 
 SYNTHETIC = "Synthetic data: the questions were written by a program. Scores say nothing about real text."
-LEGEND = (
-    "Bold: the highest at its checkpoint. Δ: difference to the backbone at the same checkpoint and threshold, "
-    "paired by seed. Parameters: those that were trained."
-)
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure under its file name, what it shows in words, and its two files."""
-
-    name: str
-    caption: str
-    svg: str
-    png: bytes
-
-
-@dataclass(frozen=True)
-class Part:
-    """Scores that may be compared with each other: a table, its figures, and what helps to read them."""
-
-    title: str
-    grid: Grid
-    pictures: list[Picture]
-    notes: list[str]
-
-
-@dataclass(frozen=True)
-class Report:
-    """Everything a section of the page may draw on."""
-
-    study: Study
-    sentences: list[str]
-    parts: list[Part]
+INCOMPLETE = "This report is not complete."
 
 
 def compose(study: Study, metrics: Sequence[Metric] = ()) -> Report:
-    """The report of a study, one part per threshold kind. metrics: what to show; by default the scores there are."""
-    metrics = [Metric(*metric) for metric in metrics] or metrics_of(study.rows)
-    sources = dict.fromkeys(str(entry["source"]) for entry in study.paper if entry.get("source"))
-    notes = [LEGEND, *study.chosen, *([f"Paper: {'; '.join(sources)}."] if sources else [])]
-    parts = []
-    for kind, rows in rows_by_kind(study.rows).items() if metrics else ():
-        title = KINDS.get(kind, f"Threshold: {kind}" if kind else "Scores")
-        parts.append(Part(title, member_grid(rows, metrics, study.paper), _pictures(rows, metrics, kind), notes))
-        notes = []  # once is enough
-    if (published := paper_grid(study.rows, metrics, study.paper)) is not None:
-        parts.append(Part("Published results without a counterpart here", published, [], []))
-    return Report(study, summary_sentences(study.rows, metrics, study.recipe), parts)
+    """The report of a study. metrics: what to show; by default the scores there are."""
+    album = Album()
+    if study.variants:
+        sentences, sections = outcome_sentences(outcomes_of(study)), _joint(study, album)
+    else:
+        shown = [Metric(*metric) for metric in metrics] or metrics_of(study.rows)
+        sentences, sections = summary_sentences(study.rows, shown, study.recipe), _single(study, shown, album)
+    return Report(study.title, _badges(study), sentences, [*sections, *_reproduce(study), *_provenance(study)])
 
 
-def _pictures(rows: Sequence[Row], metrics: Sequence[Metric], kind: str) -> list[Picture]:
-    """The figures that rows of one threshold kind allow: lines need two checkpoints, bars a backbone."""
-    metric, found = main_metric(metrics), []
-    if len({row.checkpoint for row in rows if metric.key in row.scores} - {None}) > 1:
-        found.append(("score", f"{metric.label} along fine-tuning", score_figure))
-    if any(metric.key in row.differences for row in rows):
-        found.append(("difference", f"What each member adds to the backbone's {metric.label}", difference_figure))
-    suffix = f"-{re.sub(r'[^a-z0-9]+', '-', kind.lower())}" if kind else ""
-    pictures = []
-    for stem, caption, draw in found:
-        name, figure = f"{stem}{suffix}", draw(rows, metric)
-        svg, png = render(figure, "svg", name), render(figure, "png", name)
-        pictures.append(Picture(name, caption, svg.decode(), png))
-    return pictures
+def _single(study: Study, metrics: Sequence[Metric], album: Album) -> list[Section]:
+    scores = score_blocks(study, metrics, album)
+    return [
+        *([Section("Scores", scores)] if scores else []),
+        *gain_section(study, metrics, album),
+        *cost_section(study, metrics, album),
+        *published_section(study, metrics),
+        *analysis_sections(study, album),
+    ]
+
+
+def _joint(study: Study, album: Album) -> list[Section]:
+    """Everybody side by side, then each by itself."""
+    sections = joint_sections(study, album)
+    for name, one in study.variants.items():
+        metrics, own = metrics_of(one.rows), album.volume(name)
+        blocks: list[Block] = score_blocks(one, metrics, own)
+        if gains := gain_blocks(one.rows, metrics, own):
+            blocks.append(Fold("What a head gains, kept apart", gains))
+        for more in [*cost_section(one, metrics, own), *(analysis_sections(one, own) if one.analysis else [])]:
+            blocks.append(Fold(more.title, more.blocks))
+        sections.append(Section(name, blocks or [Note("No scores yet.")]))
+    return [*sections, *published_section(replace(study, rows=()), metrics_of(study.rows))]
+
+
+def _badges(study: Study) -> list[Badge]:
+    badges = [Badge(SYNTHETIC, data_line(study.facts, study.recipe))] if study.synthetic() else []
+    return [*badges, *([Badge(INCOMPLETE, lines=list(study.missing))] if study.missing else [])]
+
+
+def _reproduce(study: Study) -> list[Section]:
+    blocks = _commands(study)
+    for name, one in study.variants.items():
+        if one.recipe_text:  # a run of its own
+            blocks.append(Fold(name, _commands(one)))
+    return [Section("How to run it again", blocks)] if blocks else []
+
+
+def _commands(study: Study) -> list[Block]:
+    command = str(study.facts.get("command") or "")
+    blocks: list[Block] = [Code(command)] if command else []
+    if study.recipe_text:
+        blocks += [Note("The recipe, recipe.toml:"), Code(study.recipe_text)]
+    return blocks
+
+
+def _provenance(study: Study) -> list[Section]:
+    lines = fact_lines(study.facts)
+    seeds = study.recipe.get("seeds")
+    if seeds and lines:
+        lines.insert(0, ("Seeds", ", ".join(map(str, seeds))))
+    blocks: list[Block] = [Facts(lines)] if lines else []
+    for name, one in study.variants.items():
+        if own := fact_lines(one.facts):
+            blocks.append(Fold(name, [Facts(own)]))
+    return [Section("Data, versions, machine", blocks)] if blocks else []

@@ -1,32 +1,69 @@
-"""A report as Markdown."""
+"""A report as Markdown, for a pull request or wherever Markdown is shown."""
 
 import re
 from collections.abc import Iterable
 
-from bertvision.report.compose import SYNTHETIC, Report
-from bertvision.report.facts import data_line, fact_lines
+from bertvision.report.document import (
+    Badge,
+    Block,
+    Code,
+    Facts,
+    Fold,
+    Heading,
+    Note,
+    Passage,
+    Pictures,
+    Report,
+    Table,
+)
 from bertvision.report.tables import markdown_escape, markdown_table
+
+MARKS = {"": "", "right": "**", "wrong": "~~"}
 
 
 def markdown_page(report: Report) -> str:
-    """The same for places that show Markdown; figures are links to the files."""
-    study = report.study
-    parts = [f"# {markdown_escape(study.title)}"]
-    if study.synthetic():
-        parts.append(f"> **{SYNTHETIC}** {markdown_escape(data_line(study.facts, study.recipe))}")
-    if study.missing:
-        parts.append("**This report is not complete.**\n\n" + _bullets(study.missing))
-    parts += [markdown_escape(sentence) for sentence in report.sentences]
-    for part in report.parts:
-        parts += [f"## {markdown_escape(part.title)}", markdown_table(part.grid).rstrip()]
-        parts += [markdown_escape(note) for note in part.notes]
-        parts += [f"![{markdown_escape(one.caption)}](figures/{one.name}.svg)" for one in part.pictures]
-    for title, text in (("Command", study.facts.get("command")), ("Recipe", study.recipe_text)):
-        if text:
-            parts.append(f"## {title}\n\n{_fenced(str(text))}")
-    if lines := fact_lines(study.facts):
-        parts.append("## Data, versions, machine\n\n" + _bullets(f"{label}: {text}" for label, text in lines))
+    """The same report; figures are links to the files."""
+    parts = [f"# {markdown_escape(report.title)}"]
+    parts += map(_badge, report.badges)
+    parts += map(markdown_escape, report.sentences)
+    for section in report.sections:
+        parts += [f"## {markdown_escape(section.title)}", *map(_block, section.blocks)]
     return "\n\n".join(parts) + "\n"
+
+
+def _badge(badge: Badge) -> str:
+    text = f" {markdown_escape(badge.text)}" if badge.text else ""
+    lines = ["", *(f"- {markdown_escape(line)}" for line in badge.lines)] if badge.lines else []
+    return "\n".join(f"> {line}".rstrip() for line in [f"**{markdown_escape(badge.sentence)}**{text}", *lines])
+
+
+def _block(block: Block) -> str:
+    match block:
+        case Note(text):
+            return markdown_escape(text)
+        case Heading(text):
+            return f"### {markdown_escape(text)}"
+        case Table(_, grid):
+            return markdown_table(grid).rstrip()
+        case Pictures(pictures):
+            return "\n\n".join(f"![{markdown_escape(one.caption)}](figures/{one.name}.svg)" for one in pictures)
+        case Code(text):
+            return _fenced(text)
+        case Facts(lines):
+            return _bullets(f"{label}: {text}" for label, text in lines)
+        case Passage(pieces):
+            return "> " + "".join(_piece(text, MARKS[kind]) for text, kind in pieces)
+        case Fold(label, inner):
+            summary = f"<details><summary>{markdown_escape(label)}</summary>"
+            return "\n\n".join([summary, *map(_block, inner), "</details>"])
+
+
+def _piece(text: str, mark: str) -> str:
+    """Text between marks, with the spaces at its ends outside them, where Markdown wants them."""
+    inside = text.strip()
+    before, after = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
+    before, after = re.sub(r"\s+", " ", before), re.sub(r"\s+", " ", after)
+    return f"{before}{mark}{markdown_escape(inside)}{mark}{after}" if inside else before
 
 
 def _bullets(lines: Iterable[str]) -> str:

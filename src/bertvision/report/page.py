@@ -2,18 +2,34 @@
 
 import html
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bertvision.files import replacing, write_text
-from bertvision.report.compose import SYNTHETIC, Part, Picture, Report, compose
-from bertvision.report.facts import data_line, fact_lines
+from bertvision.report.compose import compose
+from bertvision.report.document import (
+    Badge,
+    Block,
+    Code,
+    Facts,
+    Fold,
+    Heading,
+    Note,
+    Passage,
+    Picture,
+    Pictures,
+    Report,
+    Section,
+    Table,
+)
+from bertvision.report.ink import INK
 from bertvision.report.markdown import markdown_page
-from bertvision.report.plots import INK
-from bertvision.report.reading import read_study
+from bertvision.report.reading import Study, read_study
 from bertvision.report.style import CSS, SCRIPT
 from bertvision.report.summary import Metric
 from bertvision.report.tables import html_table
+
+escape = html.escape
 
 
 def write_report(directory: Path, metrics: Sequence[Metric] = ()) -> Path:
@@ -21,8 +37,13 @@ def write_report(directory: Path, metrics: Sequence[Metric] = ()) -> Path:
 
     metrics: the scores to show; by default those the rows have. Returns the path of report.html.
     """
-    report = compose(read_study(directory), metrics)
-    for picture in (picture for part in report.parts for picture in part.pictures):
+    return write_pages(read_study(directory), directory, metrics)
+
+
+def write_pages(study: Study, directory: Path, metrics: Sequence[Metric] = ()) -> Path:
+    """The files of a report on `study` into `directory`; returns the path of report.html."""
+    report = compose(study, metrics)
+    for picture in report.pictures():
         write_text(directory / "figures" / f"{picture.name}.svg", picture.svg)
         with replacing(directory / "figures" / f"{picture.name}.png") as scratch:
             scratch.write_bytes(picture.png)
@@ -33,63 +54,14 @@ def write_report(directory: Path, metrics: Sequence[Metric] = ()) -> Path:
 
 def html_page(report: Report) -> str:
     """The whole page in one text; nothing is loaded from anywhere."""
-    title = html.escape(report.study.title)
-    body = "\n".join(filter(None, (section(report) for section in SECTIONS)))
+    title = escape(report.title)
+    sections = "\n".join(_section(number, section) for number, section in enumerate(report.sections, 1))
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<style>{CSS}</style>\n</head>\n<body>\n{body}\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
+        f"<style>{CSS}</style>\n</head>\n<body>\n{_header(report)}\n<main>\n{sections}\n</main>\n"
+        f"<script>{SCRIPT}</script>\n</body>\n</html>\n"
     )
-
-
-def _heading(report: Report) -> str:
-    sentences = "\n".join(f'<p class="lead">{html.escape(sentence)}</p>' for sentence in report.sentences)
-    return f"<header>\n<h1>{html.escape(report.study.title)}</h1>\n{_badges(report)}{sentences}\n</header>"
-
-
-def _badges(report: Report) -> str:
-    study, badges = report.study, []
-    if study.synthetic():
-        badges.append(f"<strong>{SYNTHETIC}</strong> {html.escape(data_line(study.facts, study.recipe))}")
-    if study.missing:
-        items = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in study.missing)
-        badges.append(f"<strong>This report is not complete.</strong><ul>{items}</ul>")
-    return "".join(f'<div class="badge" role="note">{badge}</div>\n' for badge in badges)
-
-
-def _scores(report: Report) -> str:
-    return "\n".join(_part(part) for part in report.parts)
-
-
-def _part(part: Part) -> str:
-    notes = "".join(f'<p class="note">{html.escape(note)}</p>\n' for note in part.notes)
-    figures = "\n".join(
-        f"<figure><figcaption>{html.escape(picture.caption)}</figcaption>\n{inline_svg(picture)}</figure>"
-        for picture in part.pictures
-    )
-    shown = f'<div class="figures">\n{figures}\n</div>\n' if figures else ""
-    table = html_table(part.grid, part.title)
-    return f"<section>\n<h2>{html.escape(part.title)}</h2>\n{table}\n{notes}{shown}</section>"
-
-
-def _reproduce(report: Report) -> str:
-    command = str(report.study.facts.get("command") or "")
-    parts = [f"<pre>{html.escape(command)}</pre>"] if command else []
-    if report.study.recipe_text:
-        parts.append(
-            f'<p class="note">The recipe, recipe.toml:</p>\n<pre>{html.escape(report.study.recipe_text)}</pre>'
-        )
-    return "<section>\n<h2>How to run it again</h2>\n" + "\n".join(parts) + "\n</section>" if parts else ""
-
-
-def _provenance(report: Report) -> str:
-    lines = fact_lines(report.study.facts)
-    items = "".join(f"<dt>{html.escape(label)}</dt><dd>{html.escape(text)}</dd>\n" for label, text in lines)
-    return f"<section>\n<h2>Data, versions, machine</h2>\n<dl>\n{items}</dl>\n</section>" if lines else ""
-
-
-# In the order of the page. A section is a function from the report to HTML, or to "" where it has nothing to say.
-SECTIONS: tuple[Callable[[Report], str], ...] = (_heading, _scores, _reproduce, _provenance)
 
 
 def inline_svg(picture: Picture) -> str:
@@ -99,4 +71,58 @@ def inline_svg(picture: Picture) -> str:
     box = re.search(r'viewBox="[^"]*"', opening)
     rest = rest.replace(INK, "currentColor").replace("*{stroke", "figure svg *{stroke")
     rest = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{picture.name}-", rest)
-    return f'<svg {box.group() if box else ""} role="img" aria-label="{html.escape(picture.caption)}">{rest}'
+    return f'<svg {box.group() if box else ""} role="img" aria-label="{escape(picture.caption)}">{rest}'
+
+
+def _header(report: Report) -> str:
+    badges = "".join(map(_badge, report.badges))
+    sentences = "\n".join(f'<p class="lead">{escape(sentence)}</p>' for sentence in report.sentences)
+    links = enumerate(report.sections, 1)
+    contents = "".join(f'<li><a href="#section-{n}">{escape(section.title)}</a></li>' for n, section in links)
+    nav = f'<nav aria-label="Contents"><ul>{contents}</ul></nav>' if len(report.sections) > 1 else ""
+    return f"<header>\n<h1>{escape(report.title)}</h1>\n{badges}{sentences}\n{nav}\n</header>"
+
+
+def _badge(badge: Badge) -> str:
+    items = "".join(f"<li>{escape(line)}</li>" for line in badge.lines)
+    text = f" {escape(badge.text)}" if badge.text else ""
+    more = f"<ul>{items}</ul>" if items else ""
+    return f'<div class="badge" role="note"><strong>{escape(badge.sentence)}</strong>{text}{more}</div>\n'
+
+
+def _section(number: int, section: Section) -> str:
+    return f'<section id="section-{number}">\n<h2>{escape(section.title)}</h2>\n{_blocks(section.blocks)}\n</section>'
+
+
+def _blocks(blocks: Iterable[Block]) -> str:
+    return "\n".join(map(_block, blocks))
+
+
+def _block(block: Block) -> str:
+    match block:
+        case Note(text):
+            return f'<p class="note">{escape(text)}</p>'
+        case Heading(text):
+            return f"<h3>{escape(text)}</h3>"
+        case Table(label, grid):
+            return html_table(grid, label)
+        case Pictures(pictures):
+            figures = "\n".join(map(_figure, pictures))
+            return f'<div class="figures">\n{figures}\n</div>'
+        case Code(text):
+            return f"<pre>{escape(text)}</pre>"
+        case Facts(lines):
+            items = "\n".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in lines)
+            return f"<dl>\n{items}\n</dl>"
+        case Passage(pieces):
+            return f"<blockquote>{''.join(_piece(text, kind) for text, kind in pieces)}</blockquote>"
+        case Fold(label, inner):
+            return f"<details><summary>{escape(label)}</summary>\n{_blocks(inner)}\n</details>"
+
+
+def _figure(picture: Picture) -> str:
+    return f"<figure><figcaption>{escape(picture.caption)}</figcaption>\n{inline_svg(picture)}</figure>"
+
+
+def _piece(text: str, kind: str) -> str:
+    return f'<mark class="{kind}">{escape(text)}</mark>' if kind else escape(text)

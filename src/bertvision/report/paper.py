@@ -3,7 +3,8 @@
 An entry is a plain table of a recipe: checkpoint, member, and any numbers that a score row has, costs included.
 member = "ensemble" means the ensemble of that checkpoint, whichever members it blends. A table of a paper may need
 several runs, one per tuning plan: `when` gives the settings of the run an entry belongs to, as they follow --set
-("finetune.train_layers=6 finetune.adapters=0"), and `label` the paper's name for that run.
+("finetune.train_layers=6 finetune.adapters=0"), and `label` the paper's name for that run. In a study of several
+variants, `variant` may name the one it belongs to instead.
 """
 
 import copy
@@ -20,7 +21,25 @@ Key = tuple[float | None, str]  # checkpoint, member
 
 def for_run(paper: Iterable[Entry], recipe: Mapping[str, Any]) -> list[Entry]:
     """The entries as one run sees them: those of another run are called after it, so that they match no member here."""
-    return [entry if _holds(str(entry.get("when", "")), recipe) else _of_another_run(entry) for entry in paper]
+    return [entry if _holds(str(entry.get("when", "")), recipe) else of_another_run(entry) for entry in paper]
+
+
+def of_another_run(entry: Entry) -> Entry:
+    """An entry under the name of its member and of the run that it belongs to."""
+    run = next((entry[key] for key in ("label", "variant", "when") if entry.get(key)), "")
+    return {**entry, "member": f"{member_of(entry)}, {run}"} if run else entry
+
+
+def for_variant(paper: Iterable[Entry], name: str, recipe: Mapping[str, Any]) -> list[Entry]:
+    """The entries that belong to one variant of a study: by its name, else by their settings.
+
+    An entry with neither belongs to every variant.
+    """
+    return [
+        entry
+        for entry in paper
+        if (entry["variant"] == name if "variant" in entry else _holds(str(entry.get("when", "")), recipe))
+    ]
 
 
 def beside(rows: Sequence[Row], paper: Iterable[Entry]) -> list[Entry]:
@@ -55,10 +74,6 @@ def _holds(when: str, recipe: Mapping[str, Any]) -> bool:
     except UserError:  # the recipe has no such place, as `finetune.head.form` where the head is just a kind
         return False
     return changed == recipe
-
-
-def _of_another_run(entry: Entry) -> Entry:
-    return {**entry, "member": f"{member_of(entry)}, {entry.get('label') or entry['when']}"}
 
 
 def _key(entry: Entry) -> Key:

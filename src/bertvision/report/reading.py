@@ -1,34 +1,44 @@
-"""The plain files of a study -> what there is to report, and what is still missing."""
+"""The plain files of a run -> what there is to report, and what is still missing."""
 
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from bertvision.errors import UserError
+from bertvision.evaluate.bootstrap import Interval
 from bertvision.files import read_json
-from bertvision.report.paper import for_run
+from bertvision.report.missing import counted, unscored
+from bertvision.report.paper import for_run, for_variant, of_another_run
 from bertvision.report.summary import Row, summarise
+
+Plain = Mapping[str, Any]
+AGAIN = "run the study again to have it written anew"
 
 
 @dataclass(frozen=True)
 class Study:
     """A study as its directory tells it, finished or not.
 
-    rows: the summary of metrics.json. recipe: recipe.toml, parsed, and recipe_text as written. facts: study.json.
-    paper: published results, as `for_run` gives them. missing: one sentence for each thing that is not there yet.
-    chosen: one sentence for each ensemble whose parts differ from cell to cell, saying what they are.
+    scores: the rows of metrics.json; rows: their summary, with the intervals of comparisons.json. recipe: recipe.toml,
+    parsed, and recipe_text as written. facts: study.json. paper: published results, as `for_run` gives them. missing:
+    one sentence for each thing that is not there yet. chosen: one sentence for each ensemble whose parts differ from
+    cell to cell, saying what they are. analysis: analysis.json. variants: the studies within this one, by name.
     """
 
     title: str
-    rows: list[Row]
-    recipe: Mapping[str, Any]
-    recipe_text: str
-    facts: Mapping[str, Any]
-    paper: list[Mapping[str, Any]]
-    missing: list[str]
-    chosen: list[str]
+    scores: Sequence[Plain] = ()
+    rows: Sequence[Row] = ()
+    recipe: Plain = field(default_factory=dict)
+    recipe_text: str = ""
+    facts: Plain = field(default_factory=dict)
+    paper: Sequence[Plain] = ()
+    missing: Sequence[str] = ()
+    chosen: Sequence[str] = ()
+    analysis: Plain = field(default_factory=dict)
+    variants: Mapping[str, "Study"] = field(default_factory=dict)
 
     def synthetic(self) -> bool:
         """Whether any of the data was made by a program: as study.json labels it, or as the recipe asks for."""
@@ -38,42 +48,71 @@ class Study:
             bool(self.facts.get("synthetic"))
             or any(source.startswith("sample:") for source in asked)
             or any(_says_synthetic(label) for label in (labels.values() if isinstance(labels, Mapping) else [labels]))
+            or any(variant.synthetic() for variant in self.variants.values())
         )
+
+    def source(self, split: str) -> str:
+        """Where a set came from: as study.json says, else as the recipe asks; "" if neither tells."""
+        labels = self.facts.get("data")
+        label = labels.get(split) if isinstance(labels, Mapping) else None
+        known = label.get("source") if isinstance(label, Mapping) else label
+        return str(known or self.recipe.get("data", {}).get(split) or "")
 
 
 def read_study(directory: Path) -> Study:
-    """What the directory holds of metrics.json, recipe.toml and study.json; any of them may be missing."""
+    """What the directory holds of metrics.json, recipe.toml, study.json, comparisons.json and analysis.json."""
     if not directory.is_dir():
-        raise UserError(f"{directory}: no such directory; give the directory of a study")
-    metrics = _read(directory / "metrics.json", list)
-    facts = _read(directory / "study.json", dict)
+        raise UserError(f"{directory}: not the directory of a run: no such directory; give one that `study` has made")
+    metrics, facts = _read(directory / "metrics.json", list), _read(directory / "study.json", dict)
     recipe_text = _read_text(directory / "recipe.toml")
     if metrics is None and facts is None and recipe_text is None:
-        raise UserError(
-            f"{directory}: holds none of metrics.json, recipe.toml, study.json; give the directory of a study"
-        )
-
+        held = "holds none of metrics.json, recipe.toml, study.json"
+        raise UserError(f"{directory}: not the directory of a run: {held}; give one that `study` has made")
     recipe, missing = _parse(recipe_text)
     if facts is None:
         missing.append("study.json is missing: versions, machine and command are unknown.")
     elif not facts.get("finished"):
         missing.append("The study has not finished.")
-    rows = summarise(metrics or [])
-    facts = facts or {}
-    missing += unscored(rows, recipe, facts.get("dropped", []))
-    return Study(
+    scores = metrics or []
+    comparisons = _read_beside(directory / "comparisons.json", list, missing)
+    study = Study(
         title=str(recipe.get("title") or directory.resolve().name),
-        rows=rows,
+        scores=scores,
+        rows=with_intervals(summarise(scores), comparisons or []),
         recipe=recipe,
         recipe_text=recipe_text or "",
-        facts=facts,
-        paper=for_run([*recipe.get("paper", []), *facts.get("paper", [])], recipe),
+        facts=facts or {},
+        paper=[*recipe.get("paper", []), *(facts or {}).get("paper", [])],
         missing=missing,
-        chosen=chosen_parts(metrics or []),
+        chosen=chosen_parts(scores),
+        analysis=_read_beside(directory / "analysis.json", dict, missing) or {},
     )
+    names = [str(table.get("name")) for table in recipe.get("variants", [])]
+    names = list(dict.fromkeys([*names, *(row.variant for row in study.rows if row.variant)]))
+    if names:
+        return _with_variants(study, directory, names)
+    missing += unscored(study.rows, recipe, study.facts.get("dropped", []))
+    return replace(study, paper=for_run(study.paper, recipe), missing=missing)
 
 
-def chosen_parts(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+def with_intervals(rows: Sequence[Row], comparisons: Sequence[Plain]) -> list[Row]:
+    """The rows with what comparisons.json says of their difference to the backbone."""
+    known: dict[tuple[str, float, str, str], dict[str, Interval]] = {}
+    for one in comparisons:
+        values = [one.get(key) for key in ("checkpoint", "difference", "low", "high")]
+        numbers = [float(value) for value in values if isinstance(value, int | float) and math.isfinite(value)]
+        if len(numbers) == len(values):  # else there is no interval: a metric may be undefined in some resamples
+            point, *bounds = numbers
+            place = (str(one.get("variant") or ""), round(point, 6))
+            key = (*place, str(one.get("member")), str(one.get("threshold_from") or ""))
+            known.setdefault(key, {})[str(one.get("metric"))] = Interval(*bounds)
+    return [
+        replace(row, intervals=known.get((row.variant, row.checkpoint or 0.0, row.member, row.threshold_from), {}))
+        for row in rows
+    ]
+
+
+def chosen_parts(metrics: Sequence[Plain]) -> list[str]:
     """What ensembles that were chosen on the tuning set turned out to be, checkpoint by checkpoint.
 
     metrics: score rows; `parts` of an ensemble's row names its members.
@@ -91,34 +130,48 @@ def chosen_parts(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def unscored(rows: Sequence[Row], recipe: Mapping[str, Any], dropped: Sequence[Mapping[str, Any]] = ()) -> list[str]:
-    """Sentences on what the recipe asks for and the rows do not have: seeds, checkpoints, heads.
+def _with_variants(study: Study, directory: Path, names: Sequence[str]) -> Study:
+    """The study with those within it: their scores from its own files, the rest from directories of their names."""
+    tables = {str(table.get("name")): table for table in study.recipe.get("variants", [])}
+    missing, variants, claimed = list(study.missing), {}, []
+    for name in names:
+        rows = [replace(row, variant="") for row in study.rows if row.variant == name]
+        own = directory / name
+        inside = own.is_dir() and own.resolve().parent == directory.resolve()  # a name is not a way out
+        recipe = _parse(_read_text(own / "recipe.toml") if inside else None)[0] or _laid_over(
+            study.recipe, tables, name
+        )
+        facts = (_read(own / "study.json", dict) if inside else None) or {}
+        paper = for_variant(study.paper, name, recipe)
+        claimed += paper
+        scores = [row for row in study.scores if row.get("variant") == name]
+        variants[name] = Study(
+            title=name,
+            scores=scores,
+            rows=rows,
+            recipe=recipe,
+            facts=facts,
+            paper=paper,
+            chosen=chosen_parts(scores),
+            analysis=(_read_beside(own / "analysis.json", dict, missing) if inside else None) or {},
+        )
+        if rows:
+            missing += [f"{name}: {sentence}" for sentence in unscored(rows, recipe, facts.get("dropped", []))]
+    if absent := [name for name, variant in variants.items() if not variant.rows]:
+        missing.append(f"Not scored yet: {counted('variant', absent)}.")
+    left = [of_another_run(entry) for entry in study.paper if entry not in claimed]
+    return replace(study, variants=variants, missing=missing, paper=left)
 
-    dropped: heads whose training broke off, {"seed", "checkpoint", "member", "why"}.
-    """
-    if not rows:
-        return ["metrics.json holds no scores yet: no member has been evaluated."]
-    result = []
-    seeds = {seed for row in rows for seed in row.seeds}
-    if absent := [seed for seed in recipe.get("seeds", []) if seed not in seeds]:
-        result.append(f"Not scored yet: {_counted('seed', absent)} of {len(recipe['seeds'])}.")
-    wanted = _checkpoints(recipe)
-    for seed in sorted(seeds, key=str):
-        mine = [row for row in rows if seed in row.seeds]
-        if absent := [f"{point:g}" for point in wanted if point not in {row.checkpoint for row in mine}]:
-            result.append(f"Not scored yet: {_counted('checkpoint', absent)} of seed {seed}.")
-        for point in dict.fromkeys(row.checkpoint for row in mine):
-            if point is None:
-                continue
-            lost = [one for one in dropped if (one.get("seed"), one.get("checkpoint")) == (seed, point)]
-            for one in lost:
-                why = f"{one.get('member')} ({one.get('why')})"
-                result.append(f"Dropped at checkpoint {point:g} of seed {seed}: {why}.")
-            heads = len(recipe.get("heads", []))
-            found = {row.member for row in mine if row.checkpoint == point and row.role == "head"}
-            if (left := heads - len(found) - len(lost)) > 0:
-                result.append(f"Not scored yet: {left} of {heads} heads at checkpoint {point:g} of seed {seed}.")
-    return result
+
+def _laid_over(recipe: Plain, tables: Mapping[str, Plain], name: str) -> Plain:
+    """The recipe of a variant: nested tables laid over that of the study."""
+
+    def merged(under: Plain, over: Plain) -> dict[str, Any]:
+        both = {key: (under.get(key), value) for key, value in over.items()}
+        nested = {k: merged(u, v) if isinstance(u, dict) and isinstance(v, dict) else v for k, (u, v) in both.items()}
+        return {**under, **nested}
+
+    return merged({k: v for k, v in recipe.items() if k != "variants"}, tables.get(name, {}))
 
 
 def _parse(text: str | None) -> tuple[dict[str, Any], list[str]]:
@@ -128,20 +181,6 @@ def _parse(text: str | None) -> tuple[dict[str, Any], list[str]]:
         return tomllib.loads(text), []
     except tomllib.TOMLDecodeError as error:
         return {}, [f"recipe.toml is not TOML ({error}): what was asked for is unknown."]
-
-
-def _checkpoints(recipe: Mapping[str, Any]) -> list[float]:
-    """The checkpoints a run reaches: those asked for, and the end of tuning."""
-    tuning = recipe.get("finetune", {})
-    if "epochs" not in tuning:
-        return []
-    end = round(float(tuning["epochs"]), 6)
-    points = {round(float(point), 6) for point in tuning.get("checkpoints", [])}
-    return sorted({point for point in points if point <= end} | {end})
-
-
-def _counted(noun: str, names: Sequence[Any]) -> str:
-    return f"{noun}{'s' if len(names) > 1 else ''} {', '.join(map(str, names))}"
 
 
 def _says_synthetic(label: Any) -> bool:
@@ -155,11 +194,20 @@ def _read_text(path: Path) -> str | None:
         raise UserError(f"{path}: not UTF-8 text: {error}") from None
 
 
+def _read_beside(path: Path, kind: type, missing: list[str]) -> Any:
+    """The JSON of a file that a report can do without; what is wrong with it is added to missing."""
+    try:
+        return _read(path, kind)
+    except UserError as error:
+        missing.append(f"{path.name} is left out: {error}.")
+        return None
+
+
 def _read(path: Path, kind: type) -> Any:
     """The JSON of a file that may not be there yet."""
     if not path.is_file():
         return None
     value = read_json(path)
     if not isinstance(value, kind):
-        raise UserError(f"{path}: holds no {kind.__name__}; run the study again to have it written anew")
+        raise UserError(f"{path}: holds no {kind.__name__}; {AGAIN}")
     return value

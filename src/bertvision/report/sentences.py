@@ -1,39 +1,40 @@
-"""What a study found, in three sentences that its rows bear out."""
+"""What a study found, in three sentences that its rows and intervals bear out."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertvision.report.summary import Metric, Row, main_metric, rows_by_kind
+from bertvision.report.summary import Metric, Row, best_of, judge, main_metric, rows_by_kind
+from bertvision.report.tables import interval_text, is_clear
 
 UNDER = {
     "tune": "with the no-answer threshold chosen on the tuning set",
     "zero": "with the threshold left at zero",
 }
+NOTHING_YET = "No scores yet: nothing can be said."
 
 
 def summary_sentences(
     rows: Sequence[Row], metrics: Sequence[Metric], recipe: Mapping[str, Any] | None = None
 ) -> list[str]:
-    """Three sentences: what was compared, who is best and by how much, and how far that can be trusted."""
-    metric = main_metric(metrics) if metrics else None
+    """Three sentences: what was compared, what differs from the backbone and by how much, how far to trust it."""
+    metric = main_metric(metrics, rows) if metrics else None
     if metric is None or not any(metric.key in row.scores for row in rows):
-        return ["No scores yet: nothing can be said."]
-    findings = filter(None, (_finding(found, metric) for found in rows_by_kind(rows).values()))
-    text, against, rest = "; ".join(findings).partition(" against the backbone")
-    found = text + against + rest.replace(against, "") if against else text  # said once, it holds for all that follows
-    return [_compared(rows, recipe or {}), found[:1].upper() + found[1:] + ".", _trust(rows, metric)]
+        return [NOTHING_YET]
+    kinds = rows_by_kind(row for row in rows if row.fraction == 1)
+    shown = next((found for found in kinds.values() if any(metric.key in row.scores for row in found)), list(rows))
+    return [_compared(rows, recipe or {}), _finding(shown, metric), _trust(shown, metric)]
 
 
 def _compared(rows: Sequence[Row], recipe: Mapping[str, Any]) -> str:
     points = [f"{point:g}" for point in dict.fromkeys(row.checkpoint for row in rows) if point is not None]
     parts = []
     for role, noun in (("head", "head"), ("ensemble", "ensemble")):
-        if count := len({row.member for row in rows if row.role == role}):
-            parts.append(f"{_count(count, noun)}{' on the states of all its layers' if role == 'head' else ''}")
+        if number := len({row.family for row in rows if row.role == role}):
+            parts.append(f"{count(number, noun)}{' on the states of all its layers' if role == 'head' else ''}")
     name = recipe.get("backbone", {}).get("name", "The backbone")
-    text = f"{name} was compared with {_listed(parts)}" if parts else f"{name} was scored"
+    text = f"{name} was compared with {listed(parts)}" if parts else f"{name} was scored"
     if points:
-        text += f" after {_listed(points)} {'epoch' if points == ['1'] else 'epochs'} of fine-tuning"
+        text += f" after {listed(points)} {'epoch' if points == ['1'] else 'epochs'} of fine-tuning"
     if totals := [row.scores["total"].mean for row in rows if "total" in row.scores]:
         text += f", on {totals[0]:,.0f} questions"
     if test := recipe.get("data", {}).get("test"):
@@ -42,61 +43,87 @@ def _compared(rows: Sequence[Row], recipe: Mapping[str, Any]) -> str:
 
 
 def _finding(rows: Sequence[Row], metric: Metric) -> str:
-    """Of the first and the last checkpoint: the best member and its distance from the backbone."""
+    """Of the first and the last checkpoint: what can be said about the best member and the backbone."""
     scored = [row for row in rows if metric.key in row.scores]
     points = list(dict.fromkeys(row.checkpoint for row in scored))
     ends = dict.fromkeys([*points[:1], *points[-1:]])
-    parts = [_best([row for row in scored if row.checkpoint == point], metric) for point in ends]
-    if not parts:
-        return ""
+    parts = [_at(point, [row for row in scored if row.checkpoint == point], metric) for point in ends]
     under = UNDER.get(rows[0].threshold_from)
-    what = "the highest" if _judge(scored, metric) == metric.key else "the best member's"
-    return f"{f'{under}, ' if under else ''}{what} {metric.label} is {' and '.join(parts)}"
+    text = f"{f'{under}, ' if under else ''}{'; '.join(parts)}."
+    return text[:1].upper() + text[1:]
 
 
-def _best(rows: Sequence[Row], metric: Metric) -> str:
-    judge = _judge(rows, metric)
-    best = max(_complete(rows), key=lambda row: row.scores[judge].mean)
-    at = "" if best.checkpoint is None else f" at epoch {best.checkpoint:g}"
-    text = f"{best.scores[metric.key].mean:z.{metric.digits}f}{at}, by "
-    apart = best.differences.get(metric.key)
-    if best.role == "backbone":
-        ahead = "ahead of every other member" + (" on the tuning set" if judge != metric.key else "")
-        return f"{text}the backbone itself" + (f" ({ahead})" if len(rows) > 1 else "")
+def _at(point: float | None, rows: Sequence[Row], metric: Metric) -> str:
+    at = "" if point is None else f"at epoch {point:g} "
+    others = [row for row in rows if row.role != "backbone"]
+    base = next((row for row in rows if row.role == "backbone"), None)
+    best = best_of(others, metric)
+    if best is None:
+        return f"{at}the backbone's {metric.label} is {_score(base, metric)}" if base else f"{at}there is no score"
+    how = "best on the tuning set" if judge(others, metric) != metric.key else "the highest"
+    if base is None:
+        return (
+            f"{at}{best.member}, {how}, has {metric.label} {_score(best, metric)}, with no backbone to compare it with"
+        )
+    against = f"{metric.label} {_score(best, metric)} against {_score(base, metric)}"
+    if metric.key not in best.intervals:
+        return f"{at}{best.member}, {how} of {count(len(others), 'member')}, has {against}{_apart(best, metric)}"
+    if not any(is_clear(row.intervals[metric.key]) for row in others if metric.key in row.intervals):
+        return (
+            f"{at}no member differs clearly from the backbone ({how}: {best.member}, {against}, {gain(best, metric)})"
+        )
+    if not is_clear(best.intervals[metric.key]):
+        clear = sum(is_clear(row.intervals[metric.key]) for row in others if metric.key in row.intervals)
+        rest = f"though {clear} of the others {'does' if clear == 1 else 'do'}"
+        near = f"{best.member}, {how}, does not differ clearly from the backbone"
+        return f"{at}{near} ({against}, {gain(best, metric)}), {rest}"
+    side = "above" if best.intervals[metric.key].low > 0 else "below"
+    return f"{at}{best.member}, {how}, is {side} the backbone ({against}, {gain(best, metric)})"
+
+
+def gain(row: Row, metric: Metric) -> str:
+    """`+1.40, 95 % interval +0.30 to +2.50` of a row that has one."""
+    known = row.intervals[metric.key]
+    return f"{known.difference:+z.{metric.digits}f}, 95 % interval {interval_text(known, metric.digits)}"
+
+
+def _apart(row: Row, metric: Metric) -> str:
+    apart = row.differences.get(metric.key)
     if apart is None:
-        return f"{text}{best.member} (with no backbone to compare it with)"
-    points = " points" if any(abs(value) > 1 for row in rows for value in row.scores[metric.key].values) else ""
+        return ""
     seeds = f", higher in {sum(value > 0 for value in apart.values)} of {apart.n} seeds" if apart.n > 1 else ""
-    return f"{text}{best.member} ({apart.mean:+z.{metric.digits}f}{points} against the backbone{seeds})"
+    return f" for the backbone ({apart.mean:+z.{metric.digits}f}{seeds})"
 
 
-def _complete(rows: Sequence[Row]) -> list[Row]:
-    """The members that have been run with as many seeds as any: a mean over fewer is no rival."""
-    most = max(len(row.seeds) for row in rows)
-    return [row for row in rows if len(row.seeds) == most]
-
-
-def _judge(rows: Sequence[Row], metric: Metric) -> str:
-    """The key that picks the best: its score on the tuning set where every row has one, else the reported score."""
-    tuned = f"tune_{metric.key}"
-    return tuned if all(tuned in row.scores for row in rows) else metric.key
+def _score(row: Row | None, metric: Metric) -> str:
+    return "–" if row is None else f"{row.scores[metric.key].mean:z.{metric.digits}f}"
 
 
 def _trust(rows: Sequence[Row], metric: Metric) -> str:
     seeds = list(dict.fromkeys(seed for row in rows for seed in row.seeds))
+    others = [row for row in rows if row.role != "backbone"]
+    known = any(metric.key in row.intervals for row in others)
     if len(seeds) == 1:
         named = "" if seeds[0] is None else f" (seed {seeds[0]})"
-        how = f"This is a single run{named} without any spread, so a small difference may be chance"
+        how = f"This is a single run{named}, so how much chance there is in training cannot be told"
     else:
         how = f"Scores are means over {len(seeds)} seeds, with the sample standard deviation after ±"
-    if _judge(rows, metric) == metric.key:
+    if known:
+        how += "; intervals are over the questions (paired bootstrap)"
+    elif others:
+        how += "; no interval was computed, so a small difference may be chance"
+    if not others:
+        return f"{how}."
+    if judge(others, metric) == metric.key:
         return f"{how}; the highest member is picked after the fact, on the data reported, which flatters it a little."
     return f"{how}; the best member is picked on the tuning set, never on the data reported."
 
 
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' if count > 1 else ''}"
+def count(number: int, noun: str) -> str:
+    """`1 head`, `2 heads`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _listed(words: Sequence[str]) -> str:
+def listed(words: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

@@ -2,16 +2,19 @@
 
 A score row is a plain dict, one per (seed, checkpoint, member, threshold kind): seed, checkpoint (epochs), member, role
 (backbone | head | ensemble), threshold_from (zero | tune), and any numbers: exact, f1, accuracy, parameters, seconds;
-tune_f1 and its like are scores on the tuning set, for choosing and never for showing off.
+tune_f1 and its like are scores on the tuning set, for choosing and never for showing off. `variant` names the study
+within a study, `fraction` the share of the training set that a head has seen.
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from bertvision.errors import UserError
+from bertvision.evaluate.bootstrap import Interval
 
 ROLES = ("backbone", "head", "ensemble")
 
@@ -31,20 +34,18 @@ SPANS = (
     Metric("NoAns_f1", "NoAns F1", 2),
     Metric("HasAns_spans_f1", "Spans F1", 2),
 )
+PARAMETERS = Metric("parameters", "Parameters", 0)
 COSTS = (
-    Metric("parameters", "Parameters", 0),
+    PARAMETERS,
     Metric("train_seconds", "Train s", 1),
     Metric("infer_seconds", "Infer s", 1),
 )
-NOT_A_METRIC = {
-    "seed",
-    "checkpoint",
-    "threshold",
-    "total",
-    "HasAns_total",
-    "NoAns_total",
-    *(cost.key for cost in COSTS),
-}
+NAMES = {"matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman", **{m.key: m.label for m in SPANS}}
+# What a row counts, measures and chooses by, as against what it is scored by.
+NOT_A_METRIC = re.compile(
+    "seed|checkpoint|fraction|threshold|tune_.*|ms_per_question|(.*_)?(total|parameters|seconds|bytes|gib)"
+)
+SHARE = re.compile(r" @ [\d.]+ %$")  # how the name of a head ends that has seen a share of the training set
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ class Row:
     """A member at a checkpoint under one kind of threshold, over all its seeds.
 
     scores: key -> spread over seeds. differences: key -> member minus backbone, paired by seed; the backbone has none.
-    best: the keys for which no other member with as many seeds is higher here.
+    best: the keys for which no other member with as many seeds is higher here. intervals: key -> member minus backbone
+    with its 95 % interval, where that was computed.
     """
 
     checkpoint: float | None
@@ -83,49 +85,80 @@ class Row:
     scores: Mapping[str, Spread]
     differences: Mapping[str, Spread]
     best: frozenset[str]
+    variant: str = ""
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
+
+    @property
+    def fraction(self) -> float:
+        """The share of the training set that the member has learnt from."""
+        return self.scores["fraction"].mean if "fraction" in self.scores else 1.0
+
+    @property
+    def family(self) -> str:
+        """The member's name without that share."""
+        return SHARE.sub("", self.member)
 
 
-Place = tuple[float | None, str]  # checkpoint, threshold kind: members are compared within one place
+Place = tuple[str, float | None, str]  # variant, checkpoint, threshold kind: members are compared within one place
 Runs = dict[Any, dict[str, float]]  # seed -> numbers
 
 
 def summarise(rows: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """Score rows -> one Row per (checkpoint, threshold kind, member), in the order a table shows them.
+    """Score rows -> one Row per (variant, checkpoint, threshold kind, member), in the order a table shows them.
 
-    That order: checkpoint, then threshold kind as it first appears, then backbone, heads and ensembles as they first
-    appear. Of two rows for the same run the later one counts.
+    That order: variant, checkpoint, then threshold kind as it first appears, then backbone, heads and ensembles as
+    they first appear. Of two rows for the same run the later one counts.
     """
     places: dict[Place, dict[str, Runs]] = {}
     roles: dict[str, str] = {}
     for row in rows:
-        member, place = _member(row), (_checkpoint(row), str(row.get("threshold_from") or ""))
+        member = _member(row)
+        place = (str(row.get("variant") or ""), _checkpoint(row), str(row.get("threshold_from") or ""))
         roles.setdefault(member, _role(row, member))
         places.setdefault(place, {}).setdefault(member, {})[row.get("seed")] = _numbers(row)
 
-    kinds = list(dict.fromkeys(kind for _, kind in places))
-    ordered = sorted(places, key=lambda place: (-math.inf if place[0] is None else place[0], kinds.index(place[1])))
+    variants, _, kinds = (list(dict.fromkeys(parts)) for parts in zip(*places)) if places else ([], [], [])
+    order = {place: (variants.index(place[0]), _number(place[1]), kinds.index(place[2])) for place in places}
     result = []
-    for place in ordered:
+    for place in sorted(places, key=order.__getitem__):
         members = sorted(places[place], key=lambda member: ROLES.index(roles[member]))  # stable: else as they appear
         result += _compare(place, {member: places[place][member] for member in members}, roles)
     return result
 
 
 def metrics_of(rows: Iterable[Row]) -> tuple[Metric, ...]:
-    """What to show when the caller does not say: the span metrics where rows have them, else every score there is."""
+    """The scores worth showing: SQuAD's where the rows have them, else every score there is."""
     spreads: dict[str, list[Spread]] = {}
     for row in rows:
         for key, spread in row.scores.items():
             spreads.setdefault(key, []).append(spread)
-    if "exact" in spreads and "f1" in spreads:
+    if "HasAns_f1" in spreads or {"exact", "f1"} <= set(spreads):
         return tuple(metric for metric in SPANS if metric.key in spreads)
-    shown = {k: found for k, found in spreads.items() if k not in NOT_A_METRIC and not k.startswith("tune_")}
-    return tuple(Metric(key, key.replace("_", " "), 2 if _percent(found) else 4) for key, found in shown.items())
+    shown = {key: found for key, found in spreads.items() if not NOT_A_METRIC.fullmatch(key)}
+    return tuple(
+        Metric(key, NAMES.get(key, key.replace("_", " ")), 2 if _percent(found) else 4) for key, found in shown.items()
+    )
 
 
-def main_metric(metrics: Sequence[Metric]) -> Metric:
-    """The one that plots, differences and sentences speak of: F1 where there is one, else the first."""
-    return next((metric for metric in metrics if metric.key == "f1"), metrics[0])
+def main_metric(metrics: Sequence[Metric], rows: Iterable[Row] = ()) -> Metric:
+    """The one that plots, differences and sentences speak of: by which members are chosen on the tuning set where the
+    rows tell, else F1 where there is one, else the first."""
+    known = {key for row in rows for key in row.scores}
+    return min(metrics, key=lambda metric: (f"tune_{metric.key}" not in known, metric.key != "f1"))
+
+
+def judge(rows: Iterable[Row], metric: Metric) -> str:
+    """The key that picks the best: its score on the tuning set where every row has one, else the reported score."""
+    tuned = f"tune_{metric.key}"
+    return tuned if all(tuned in row.scores for row in rows) else metric.key
+
+
+def best_of(rows: Iterable[Row], metric: Metric) -> Row | None:
+    """The best of rows at one place as `judge` judges; a mean over fewer seeds than others have is no rival."""
+    scored = [row for row in rows if metric.key in row.scores]
+    most = max((len(row.seeds) for row in scored), default=0)
+    by = judge(scored, metric)
+    return max((row for row in scored if len(row.seeds) == most), key=lambda row: row.scores[by].mean, default=None)
 
 
 def rows_by_kind(rows: Iterable[Row]) -> dict[str, list[Row]]:
@@ -143,16 +176,23 @@ def _compare(place: Place, members: Mapping[str, Runs], roles: Mapping[str, str]
     for member, runs in members.items():
         apart = {} if base is None or roles[member] == "backbone" else _spreads(_minus(runs, base))
         best = frozenset(key for key in scores[member] if _is_best(scores, member, key))
-        result.append(Row(place[0], member, roles[member], place[1], tuple(runs), scores[member], apart, best))
+        variant, checkpoint, kind = place
+        result.append(Row(checkpoint, member, roles[member], kind, tuple(runs), scores[member], apart, best, variant))
     return result
 
 
 def _is_best(scores: Mapping[str, Mapping[str, Spread]], member: str, key: str) -> bool:
-    """Among those with as many seeds as any: in a study under way, a mean over fewer is no rival."""
-    spreads = [found[key] for found in scores.values() if key in found]
+    """Among those with as many seeds as any: in a study under way, a mean over fewer is no rival. Heads that have seen
+    a share of the data compete with each other."""
+    share = _less_data(scores[member])
+    spreads = [found[key] for found in scores.values() if key in found and _less_data(found) == share]
     most = max(spread.n for spread in spreads)
     highest = max(spread.mean for spread in spreads if spread.n == most)
     return len(spreads) > 1 and scores[member][key].n == most and scores[member][key].mean == highest
+
+
+def _less_data(scores: Mapping[str, Spread]) -> bool:
+    return "fraction" in scores and scores["fraction"].mean < 1
 
 
 def _minus(runs: Runs, base: Runs) -> Runs:
@@ -174,6 +214,10 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, float]:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _number(checkpoint: float | None) -> float:
+    return -math.inf if checkpoint is None else checkpoint
 
 
 def _member(row: Mapping[str, Any]) -> str:

@@ -1,0 +1,129 @@
+"""Figures say what the rows say, look the same each time, and leave no trace in matplotlib's global state."""
+
+import re
+import xml.etree.ElementTree as ET
+
+import matplotlib as mpl
+import pytest
+
+from bertvision.report.curves import reliability_figure, score_figure, share_figure
+from bertvision.report.forest import Gain, forest_figure
+from bertvision.report.front import front_figure
+from bertvision.report.heat import agreement_figure, layer_figure
+from bertvision.report.ink import looks, render
+from bertvision.report.summary import Metric, summarise
+
+F1 = Metric("f1", "F1", 2)
+PRICE = Metric("parameters", "trained parameters", 0)
+
+
+def study(seeds=(1, 2), members=("backbone", "pool", "compress size=64"), variants=("",)):
+    return summarise(
+        {"seed": s, "checkpoint": c, "member": m, "f1": 60 + 10 * c + n + 0.5 * s * (n + 1), "threshold_from": "tune"}
+        | {"parameters": 10 ** (6 - n), "variant": v}
+        for v in variants
+        for s in seeds
+        for c in (0.3, 0.5, 1.0)
+        for n, m in enumerate(members)
+    )
+
+
+def forest(names):
+    return forest_figure({name: {"a": Gain(1.0, 0.5, 1.5, True), "b": Gain(0.1, -1, 1, True)} for name in names}, "F1")
+
+
+DRAWN = {
+    "score": lambda names: score_figure(study(members=names), F1),
+    "front": lambda names: front_figure(study(members=names), F1, PRICE),
+    "forest": forest,
+    "layers": lambda names: layer_figure({name: [0.25, 0.75] for name in names}),
+    "agreement": lambda names: agreement_figure(names, [[1.0] * len(names)] * len(names)),
+    "reliability": lambda names: reliability_figure(
+        {name: [{"confidence": 0.2, "observed": 0.3, "questions": 5}] for name in names}
+    ),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWN.values(), ids=DRAWN)
+def test_same_rows_same_bytes(draw):
+    before = dict(mpl.rcParams)
+    svg, png = render(draw(["backbone", "pool"]), "x")
+    assert (svg, png) == render(draw(["backbone", "pool"]), "x")
+    assert png.startswith(b"\x89PNG") and dict(mpl.rcParams) == before
+
+
+@pytest.mark.parametrize("draw", DRAWN.values(), ids=DRAWN)
+def test_text_stays_text_and_names_are_taken_literally(draw):
+    names = ("$x_1$ <b>&", "_hidden", "池", "long " * 30)
+    svg, _ = render(draw(names), "x")
+    words = " ".join(ET.fromstring(svg).itertext())
+    wanted = ("$x_1$ <b>&", "_hidden", "池", "long …")
+    shown = [name for name in wanted if name in words]
+    assert shown == (["long …"] if "On the front" in words else list(wanted))  # of a front only its members are named
+    assert "<metadata" not in svg and not re.search(r"20\d\d-\d\d-\d\d", svg)
+    assert "<image" not in svg  # drawn, not painted
+
+
+def test_lines_and_shading():
+    axes = score_figure(study(), F1).axes[0]
+    assert [list(line.get_xdata()) for line in axes.lines] == [[0.3, 0.5, 1.0]] * 3
+    assert list(axes.lines[1].get_ydata()) == [65.5, 67.5, 72.5]  # pool: 61 + 10 c + (1 + 2) / 2
+    assert len(axes.collections) == 3
+    assert len(score_figure(study(seeds=(1,)), F1).axes[0].collections) == 0  # a single run has no spread to shade
+    assert len({(line.get_color(), line.get_marker()) for line in axes.lines}) == 3
+
+
+def test_lines_of_several_variants_go_by_their_names():
+    figure = score_figure(study(members=("backbone", "pool"), variants=("L0", "L3")), F1)
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["L0: backbone", "L0: pool", "L3: backbone", "L3: pool"]
+    colours = [line.get_color() for line in figure.axes[0].lines]
+    assert colours[0] == colours[1] != colours[2] == colours[3]
+
+
+def test_score_by_share_of_the_data():
+    rows = summarise(
+        {"seed": 1, "checkpoint": 1.0, "member": m, "role": role, "f1": f1, **more}
+        for m, role, f1, more in (
+            ("backbone", "backbone", 70.0, {}),
+            ("pool", "head", 71.0, {"fraction": 1.0}),
+            ("pool @ 30 %", "head", 68.0, {"fraction": 0.3}),
+            ("conv", "head", 72.0, {}),  # seen with all the data only: no line
+        )
+    )
+    axes = share_figure(rows, F1).axes[0]
+    assert [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines] == [
+        ([0.3, 1.0], [68.0, 71.0]),
+        ([0, 1], [70.0, 70.0]),  # the backbone, from edge to edge
+    ]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["30 %", "100 %"]
+
+
+def test_points_are_filled_where_zero_is_left_out():
+    axes = forest(["pool"]).axes[0]
+    points = [line for line in axes.lines if len(line.get_xdata()) == 1]
+    assert [line.get_markerfacecolor() == "none" for line in points] == [False, True]
+    assert [list(line.get_xdata()) for line in axes.lines if len(line.get_xdata()) == 2] == [[0.5, 1.5], [-1, 1]]
+
+
+def test_a_front_has_what_nothing_cheaper_beats():
+    rows = summarise(
+        {"seed": 1, "member": m, "f1": f1, "parameters": p}
+        for m, f1, p in (("backbone", 70.0, 1000), ("cheap", 60.0, 0), ("good", 71.0, 50), ("worse", 59.0, 10))
+    )
+    figure = front_figure(rows, F1, PRICE)
+    assert [text.get_text() for text in figure.legends[1].get_texts()] == ["1  cheap", "2  good"]
+    step, *points = figure.axes[0].lines
+    assert list(step.get_xdata()) == [0, 50] and list(step.get_ydata()) == [60.0, 71.0]
+    filled = {float(point.get_xdata()[0]) for point in points if point.get_markerfacecolor() != "none"}
+    assert filled == {0.0, 50.0}
+
+
+def test_cells_have_a_colour_each_and_missing_ones_none():
+    axes = layer_figure({"pool": [0.1, 0.9], "attend": [0.5]}).axes[0]
+    assert len(axes.patches) == 3
+    assert [text.get_text() for text in axes.texts] == [".10", ".90", ".50", "pool", "attend"]
+
+
+def test_thirty_members_look_different():
+    assert len(set(looks(30))) == 30

@@ -1,0 +1,182 @@
+"""Several studies on one page: variants of a recipe, and runs given together."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bertvision.report.console import console_table
+from bertvision.report.joint import same_test
+from bertvision.report.outcomes import outcome_grid, outcome_sentences, outcomes
+from bertvision.report.page import write_pages, write_report
+from bertvision.report.reading import Study, read_study
+from bertvision.report.runs import read_runs, run_names
+from bertvision.report.summary import summarise
+from report.test_page import check_page
+
+RECIPE = """
+title = "Three tasks"
+seeds = [1, 2]
+paper = [
+    {variant = "CoLA", checkpoint = 1, member = "backbone", matthews = 53.4, source = "Somebody 2021"},
+    {variant = "CoLA", checkpoint = 1, member = "best head", matthews = 60.0, source = "Somebody 2021"},
+    {variant = "RTE", checkpoint = 1, member = "pool", accuracy = 72.6, source = "Somebody 2021"},
+    {variant = "WNLI", checkpoint = 1, member = "backbone", accuracy = 56.3, source = "Somebody 2021"},
+]
+[finetune]
+epochs = 1
+[[heads]]
+kind = "pool"
+[[heads]]
+kind = "conv"
+[[variants]]
+name = "CoLA"
+data = {test = "glue:CoLA/dev"}
+[[variants]]
+name = "RTE"
+data = {test = "glue:RTE/dev"}
+[[variants]]
+name = "../RTE"
+data = {test = "glue:RTE/dev"}
+"""
+SCORES = {"backbone": (50.0, 50.0), "pool": (52.0, 55.0), "conv": (58.0, 51.0), "backbone + best head": (57.0, 56.0)}
+
+
+def rows(variant, metric, shift=0.0, seeds=(1, 2)):
+    return [
+        {"seed": s, "checkpoint": 1.0, "member": m, "role": role(m), "threshold_from": "", "variant": variant}
+        | {metric: test + shift + s, f"tune_{metric}": tune + shift, "accuracy": 90.0 + s, "parameters": 7}
+        | ({metric: test + shift + s} if metric == "accuracy" else {})
+        for s in seeds
+        for m, (test, tune) in SCORES.items()
+    ]
+
+
+def role(member):
+    return "backbone" if member == "backbone" else "ensemble" if "+" in member else "head"
+
+
+def interval(variant, metric, low, high):
+    place = {"variant": variant, "checkpoint": 1.0, "member": "pool", "threshold_from": "", "metric": metric}
+    return place | {"difference": 2.0, "low": low, "high": high, "seeds": [1, 2], "questions": 9, "draws": 1000}
+
+
+@pytest.fixture
+def glue(tmp_path) -> Path:
+    """A study of two variants, and a third without scores."""
+    directory = tmp_path / "glue"
+    directory.mkdir()
+    scores = rows("CoLA", "matthews") + rows("RTE", "accuracy", 10)
+    known = [interval("CoLA", "matthews", 0.5, 3.5), interval("RTE", "accuracy", -1.0, 5.0)]
+    for name, content in (("metrics", scores), ("comparisons", known), ("study", {"finished": "x"})):
+        (directory / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+    (directory / "recipe.toml").write_text(RECIPE, encoding="utf-8")
+    return directory
+
+
+def test_one_line_per_variant_with_heads_chosen_on_tune():
+    paper = [{"checkpoint": 1, "member": "best head", "matthews": 60.0}]
+    found = outcomes(summarise(rows("CoLA", "matthews") + rows("RTE", "accuracy", 10)), {"CoLA": paper})
+    assert [one.metric.key for one in found] == ["matthews", "accuracy"]  # by which members were chosen
+    assert {one.rows["head"].member for one in found} == {"pool"}  # conv is higher on test
+    grid = outcome_grid(found)
+    assert [cell.text for cell in grid.lines[0]] == [
+        *("CoLA", "Matthews", "1", "51.50 ± 0.71", "53.50 ± 0.71", "60.00", "+2.00 ± 0.00", "58.50 ± 0.71", "pool")
+    ]
+    assert [cell.text for cell in grid.lines[1]][5] == "–"  # the paper says nothing about RTE
+    assert [cell.best for cell in grid.lines[0]].index(True) == grid.heading.index("Ensemble")
+
+
+def test_page_of_variants(glue):
+    page = write_report(glue).read_text(encoding="utf-8")
+    check_page(page)
+    assert "2 variants stand side by side: CoLA and RTE." in page
+    assert "Of 2, the best head is clearly above the backbone in 1 (CoLA); in 1 the interval holds zero." in page
+    assert "the best heads are picked on the tuning set" in page
+    assert "Not scored yet: variant ../RTE." in page
+    text = (glue / "report.md").read_text(encoding="utf-8")
+    joint, cola, rte = (text.split(f"\n## {name}\n")[1].split("\n## ")[0] for name in ("Side by side", "CoLA", "RTE"))
+    line = (
+        "| CoLA | Matthews | 1 | 51.50 ± 0.71 | 53.40 | 53.50 ± 0.71 | 60.00 | +2.00 ± 0.00 | **+0.50 to +3.50** "
+        "| **58.50 ± 0.71** | pool |"
+    )
+    assert line in joint
+    assert "| 72.60 |" in joint and "53.40" in cola and "53.40" not in rte and "72.60" in rte
+    apart = text.split("## Published results without a counterpart here")[1]
+    assert "| 1 | backbone, WNLI | 56.30 |" in apart and "53.40" not in apart
+    assert "On the same data" not in text  # two test sets: never in one plot
+    assert (glue / "figures" / "gains.svg").is_file()
+
+
+def test_a_variant_is_looked_for_inside_its_study_only(glue):
+    outside = glue.parent / "RTE"
+    outside.mkdir()
+    (outside / "study.json").write_text('{"secret": "outside"}', encoding="utf-8")
+    (glue / "CoLA").mkdir()
+    (glue / "CoLA" / "study.json").write_text('{"note": "inside"}', encoding="utf-8")
+    page = write_report(glue).read_text(encoding="utf-8")
+    assert "inside" in page and "outside" not in page
+
+
+def write_run(directory: Path, test: str, shift: float, epochs=(0.5, 1.0)) -> Path:
+    directory.mkdir(parents=True)
+    scores = [
+        {"seed": 1, "checkpoint": e, "member": m, "role": role(m), "threshold_from": "tune", "exact": f1, "f1": f1 + e}
+        | {"parameters": 10 * n + 10, "tune_f1": tune, "train_seconds": 5.0 + n}
+        for e in epochs
+        for n, (m, (f1, tune)) in enumerate((m, (test + shift, tune)) for m, (test, tune) in SCORES.items())
+    ]
+    (directory / "metrics.json").write_text(json.dumps(scores), encoding="utf-8")
+    text = f'[data]\ntest = "{test}"\n[finetune]\nepochs = 1\ncheckpoints = [0.5]\n'
+    (directory / "recipe.toml").write_text(text, encoding="utf-8")
+    (directory / "study.json").write_text('{"finished": "x", "command": "bertvision study a"}', encoding="utf-8")
+    return directory
+
+
+def test_several_runs_on_one_page(tmp_path):
+    runs = [write_run(tmp_path / "a" / "base", "dev.json", 0), write_run(tmp_path / "b" / "base", "dev.json", 5)]
+    study = read_runs(runs)
+    page = write_pages(study, tmp_path / "out").read_text(encoding="utf-8")
+    check_page(page)
+    assert "<h1>Compared: a/base, b/base</h1>" in page
+    assert {row["variant"] for row in study.scores} == {"a/base", "b/base"}
+    text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert "| a/base | F1 | 1 | 51.00 | 53.00 | +2.00 | **58.00** | pool |" in text
+    assert "## On the same data" in text and "| b/base | 0.5 | conv |" in text
+    names = {path.name for path in (tmp_path / "out" / "figures").iterdir()}
+    assert {"score.svg", "front-parameters.png", "a-base-score-tune.svg", "b-base-score-tune.svg"} <= names
+    assert page.count("bertvision study a") == 2
+
+
+def test_runs_on_different_data_are_not_drawn_together(tmp_path):
+    runs = [write_run(tmp_path / "a", "dev.json", 0), write_run(tmp_path / "b", "other.json", 5)]
+    study = read_runs(runs)
+    assert not same_test(study, outcomes(summarise(study.scores)))
+    assert "On the same data" not in write_pages(study, tmp_path / "out").read_text(encoding="utf-8")
+
+
+def test_one_run_is_reported_as_itself_however_often_it_is_given(tmp_path):
+    run = write_run(tmp_path / "a", "dev.json", 0)
+    assert read_runs([run, tmp_path / "." / "a" / ".." / "a"]) == read_study(run)
+
+
+def test_names_tell_runs_apart(tmp_path):
+    assert run_names([tmp_path / "x" / "r", tmp_path / "y" / "r"]) == ["x/r", "y/r"]
+    assert run_names([tmp_path / "x", tmp_path / "y"]) == ["x", "y"]
+
+
+def test_sentences_without_heads_intervals_or_scores():
+    assert outcome_sentences([]) == ["No scores yet: nothing can be said."]
+    alone = outcomes(summarise(row for row in rows("A", "accuracy") if row["role"] == "backbone"))
+    assert outcome_sentences(alone)[1] == "No heads were trained on them."
+    assert "were not computed" in outcome_sentences(outcomes(summarise(rows("A", "accuracy"))))[1]
+    assert not same_test(Study("x", variants={"A": Study("A")}), alone)
+
+
+def test_variants_in_the_terminal():
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(console_table(rows("CoLA", "matthews") + rows("RTE", "accuracy", 10)))
+    text = console.export_text()
+    assert "CoLA" in text and "53.50 ± 0.71" in text and "63.50 ± 0.71" in text

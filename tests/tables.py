@@ -1,0 +1,48 @@
+"""Tables of short texts in words that the tiny tokenizers know, for tests of labels and scores.
+
+from tables import labelled, scored, text_recipe
+"""
+
+import random
+from pathlib import Path
+
+from bertvision.recipe import Recipe
+from encoders import WORDS
+from runs import encoder, recipe_of
+
+NAMES = ("north", "south")
+
+
+def labelled(path: Path, count: int, seed: int = 0) -> str:
+    """A .csv of pairs, labelled by the word the first begins with."""
+    chance = random.Random(seed)
+    rows = [(chance.choice(NAMES), _words(chance), _words(chance)) for _ in range(count)]
+    path.write_text("first,second,label\n" + "".join(f"{y} {a},{b},{y}\n" for y, a, b in rows))
+    return str(path)
+
+
+def scored(path: Path, count: int, seed: int = 0) -> str:
+    """A .jsonl of single texts, scored 10 to 20 by how often they say `king`."""
+    chance = random.Random(seed)
+    lines = []
+    for _ in range(count):
+        kings = chance.randint(0, 5)
+        words = ["king"] * kings + ["river"] * (5 - kings)
+        lines.append(f'{{"text": "{" ".join(words)}", "y": {10 + 2 * kings}}}')
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def text_recipe(train: str, test: str, task: str = "labels", **tables: object) -> Recipe:
+    """A study of a second on tables made by `labelled` or `scored`; no tune set, so that one is split off."""
+    columns = {"text": ["first", "second"], "label": "label"} if task == "labels" else {"text": ["text"], "label": "y"}
+    data = {"train": train, "tune": "", "test": test, "tune_share": 0.2, "max_length": 32, "overlap": 8, **columns}
+    own = tables.pop("data", {})
+    tuning = {"epochs": 1, "checkpoints": [], "batch_size": 8, "learning_rate": 1e-3}
+    settings = {"backbone": {"name": encoder()}, "finetune": tuning, "bank": {"epochs": 3, "batch_size": 16}}
+    return recipe_of(task=task, data=data | own, **(settings | tables))
+
+
+def _words(chance: random.Random) -> str:
+    plain = [word for word in WORDS.split() if word not in NAMES]
+    return " ".join(chance.choices(plain, k=chance.randint(1, 8)))
