@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from side_by_side import Finding, main, race, squad
 
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.loading import find_encoder
@@ -18,6 +17,7 @@ from bertvision.recipe import FinetuneRecipe
 from bertvision.tasks import Spans
 from bertvision.train.finetune import finetune
 from bertvision.train.progress import Journal
+from side_by_side import Finding, main, race, squad
 
 RECIPE = FinetuneRecipe(warmup=0.0)
 LONGEST = 384

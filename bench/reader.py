@@ -156,7 +156,7 @@ def against_bare_backbone(
     @torch.inference_mode()
     def bare() -> None:
         for batch in batches:
-            backbone.model(input_ids=batch.ids, attention_mask=batch.mask.long(), token_type_ids=batch.types)
+            backbone(batch, "last")
 
     def with_head(name: str) -> Callable[[], None]:
         engine = reader_of(backbone, heads, [name]).engine

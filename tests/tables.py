@@ -1,11 +1,12 @@
 """Tables of short texts in words that the tiny tokenizers know, for tests of labels and scores.
 
-from tables import labelled, scored, text_recipe
+from tables import glue_folder, labelled, scored, text_recipe
 """
 
 import random
 from pathlib import Path
 
+from bertvision.data.glue import GLUE
 from bertvision.recipe import Recipe
 from encoders import WORDS
 from runs import encoder, recipe_of
@@ -46,3 +47,20 @@ def text_recipe(train: str, test: str, task: str = "labels", **tables: object) -
 def _words(chance: random.Random) -> str:
     plain = [word for word in WORDS.split() if word not in NAMES]
     return " ".join(chance.choices(plain, k=chance.randint(1, 8)))
+
+
+def glue_folder(path: Path, count: int, splits: tuple[str, ...] = ("train", "dev", "dev_matched")) -> str:
+    """All nine tasks of GLUE in the official layout, `count` made-up examples in each file."""
+    for name, task in GLUE.items():
+        (path / name).mkdir(parents=True)
+        for split in splits:
+            chance = random.Random(f"{name}/{split}")
+            lines = []
+            for number in range(count):
+                label = task.labels[number % len(task.labels)] if task.labels else f"{number % 6}.000"
+                texts = [_words(chance) for _ in task.text]
+                cells = ["x", label, "", *texts] if name == "CoLA" else [*texts, label]
+                lines.append("\t".join(cells))
+            header = [] if name == "CoLA" else ["\t".join([*task.text, task.label])]
+            (path / name / f"{split}.tsv").write_text("\n".join([*header, *lines]) + "\n")
+    return str(path)

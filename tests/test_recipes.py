@@ -4,7 +4,7 @@ import json
 import shlex
 import tomllib
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -19,11 +19,13 @@ from bertvision.train.bank import unique_names
 from bertvision.train.count import parameter_table
 from bertvision.train.finetune import checkpoint_epochs
 from encoders import save_tiny
+from tables import glue_folder
 
 ROOT = Path(__file__).parents[1]
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 PAPERS = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
-SCORES, COSTS = {"exact", "f1"}, {"parameters", "train_seconds", "infer_seconds"}
+SCORES = {"exact", "f1", "accuracy", "matthews", "spearman"}
+COSTS = {"parameters", "train_seconds", "infer_seconds"}
 
 # A recipe as it is, but on two dozen short synthetic questions and a random encoder of three narrow blocks.
 SHRUNK = (
@@ -34,7 +36,11 @@ SHRUNK = (
     "data.max_length=96",
     "data.overlap=16",
 )
-SHORTER = {"bertvision-table1": ("finetune.epochs=1", "finetune.checkpoints=[0, 0.1]")}
+SHORTER = {
+    "bertvision-table1": ("finetune.epochs=1", "finetune.checkpoints=[0, 0.1]"),
+    "answerability": ("finetune.epochs=1", "bank.epochs=1"),
+    "glue": ("data.tune=", "bank.epochs=1"),
+}
 
 each_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 
@@ -92,13 +98,14 @@ def test_published_results_have_a_place(path):
     known = {*members(recipe), *(["ensemble"] if recipe.heads else [])}
     for entry in recipe.paper:
         assert entry["checkpoint"] in checkpoint_epochs(recipe.finetune)
-        assert entry["member"] in known or entry["member"].endswith("(not named)")
-        assert set(entry) <= {"checkpoint", "member", "source", "label", "when", *SCORES, *COSTS}
+        assert entry["member"] in known or entry["member"].endswith(("(not named)", "(BERT-large)"))
+        assert set(entry) <= {"checkpoint", "member", "source", "label", "when", "variant", *SCORES, *COSTS}
+        assert entry.get("variant", "") in ("", *(variant["name"] for variant in recipe.variants))
         assert entry["source"] and set(entry) & (SCORES | COSTS)
         assert all(entry.get(key, 0) >= 0 for key in COSTS)
-        if set(entry) & SCORES:  # percentages, not shares
-            assert 1 < entry["exact"] <= entry["f1"] <= 100
-    places = [(entry["checkpoint"], entry["member"], entry.get("when")) for entry in recipe.paper]
+        assert all(1 < entry[key] <= 100 for key in {*entry} & SCORES)  # percentages, not shares
+        assert entry.get("exact", 0) <= entry.get("f1", 100)
+    places = [tuple(entry.get(key) for key in ("checkpoint", "member", "when", "variant")) for entry in recipe.paper]
     assert len(set(places)) == len(places)
 
 
@@ -120,18 +127,21 @@ def test_results_of_several_runs_belong_to_one_each(path):
 @each_recipe
 def test_runs_from_tuning_to_report(path, encoders, tmp_path):
     family = "albert" if "albert" in load_recipe(path).backbone.name else "bert"
-    settings = [f"backbone.name={encoders[family]}", *SHRUNK, *SHORTER.get(path.stem, ())]
+    folder = f"data.glue={glue_folder(tmp_path / 'glue', 16)}"
+    settings = [f"backbone.name={encoders[family]}", *SHRUNK, *SHORTER.get(path.stem, ()), folder]
     recipe = load_recipe(path, settings)
     rows = json.loads(
         run("study", str(path), *(w for s in settings for w in ("--set", s)), "--out", str(tmp_path), "--json")
     )
 
     assert rows == json.loads((tmp_path / "metrics.json").read_text(encoding="utf-8"))
-    for epoch in checkpoint_epochs(recipe.finetune):
-        here = [row for row in rows if row["checkpoint"] == epoch]
+    variants = [variant["name"] for variant in recipe.variants] or [None]
+    for epoch, variant in product(checkpoint_epochs(recipe.finetune), variants):
+        here = [row for row in rows if row["checkpoint"] == epoch and row.get("variant") == variant]
         assert {row["member"] for row in here if row["role"] != "ensemble"} == set(members(recipe))
         assert any(row["role"] == "ensemble" for row in here) == bool(recipe.heads)
-        assert all(0 <= row["exact"] <= row["f1"] <= 100 for row in here)
+        assert all(-100 <= row[key] <= 100 for row in here for key in SCORES & {*row})
+        assert all(SCORES & {*row} and row.get("exact", 0) <= row.get("f1", 100) for row in here)
         assert all(row["parameters"] > 0 for row in here if epoch or row["role"] != "backbone")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "not complete" not in page and ("paper</button>" in page) == bool(recipe.paper)

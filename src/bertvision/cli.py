@@ -55,19 +55,43 @@ def _study(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bo
     return make_run(load_recipe(recipe, settings or ()), out or Path("runs") / recipe.stem, quiet=quiet)
 
 
+def _single(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bool) -> Any:
+    """A study of its own, not one of several."""
+    job = _study(recipe, settings, out, quiet)
+    if job.recipe.variants:
+        raise UserError(f"{recipe}: has variants; name the recipe.toml that a study left in the directory of one")
+    return job
+
+
 @app.command()
-def study(recipe: RecipePath, settings: Settings = None, out: Out = None, as_json: AsJson = False) -> None:
+def study(
+    recipe: RecipePath,
+    settings: Settings = None,
+    out: Out = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write curves for TensorBoard, into tensorboard/ of the run.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """The main job: everything from tuning to the report. Starts again where it stopped."""
     from bertvision.report.page import write_report
+    from bertvision.serve.build import leave_reader
 
     job = _study(recipe, settings, out, quiet=as_json)
+    if tensorboard:
+        from bertvision.train.scalars import Scalars
+
+        for one in job.studies:
+            one.journal.scalars = Scalars(one.directory / "tensorboard")
     rows = job.run()
+    readers = [leave_reader(one.directory) for one in job.studies]
     page = write_report(job.directory)
     if as_json:
         print(json.dumps(rows))
         return
     _print_table(rows)
     print(f"report: {page}")
+    print("\n".join(f"reader: {reader}" for reader in readers))
 
 
 @app.command()
@@ -106,6 +130,29 @@ def _begun(job: Any) -> Any:
 
 
 @app.command()
+def search(
+    recipe: RecipePath,
+    trials: Annotated[int, typer.Option(min=1, help="How many heads to try in all.")] = 32,
+    size: Annotated[int, typer.Option("--round", min=1, help="How many are trained at once, in the same passes.")] = 8,
+    settings: Settings = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search for better heads on the last checkpoint, judged on the tuning set. Starts again where it stopped."""
+    from bertvision.train.search import Search
+
+    job = Search(_single(recipe, settings, out, quiet=as_json), trials=trials, size=size)
+    rows = job.run()
+    if as_json:
+        print(json.dumps({"best": str(job.best), "trials": rows}))
+        return
+    from bertvision.report.terminal import print_trials
+
+    print_trials(rows, job.metric)
+    print(f"best heads: {job.best}")
+
+
+@app.command()
 def tap(
     recipe: RecipePath,
     settings: Settings = None,
@@ -124,9 +171,7 @@ def tap(
     """Write the hidden states of a split to a store in the run. Starts again where it stopped."""
     from bertvision.train.tap import Tap
 
-    job = _study(recipe, settings, out, quiet=as_json)
-    if job.recipe.variants:
-        raise UserError(f"{recipe}: has variants; name the recipe.toml that a study left in the directory of one")
+    job = _single(recipe, settings, out, quiet=as_json)
     if not forecast:
         job.begin()
     what: dict[str, Any] = {"layers": layers, "positions": positions, "dtype": dtype}

@@ -245,6 +245,7 @@ def _check_together(recipe: Recipe, where: str) -> None:
 def _check_heads(recipe: Recipe, where: str) -> None:
     # The one glance downwards: head options are declared by the head classes, and an error in them should come now.
     from bertvision.heads import check_spec
+    from bertvision.heads.space import check_search
 
     for index, entry in enumerate(recipe.heads):
         place = f"{where}: heads.{index}"
@@ -252,6 +253,7 @@ def _check_heads(recipe: Recipe, where: str) -> None:
         for key, hint in typing.get_type_hints(HeadEntry, include_extras=True).items():
             if key in entry:
                 toml.convert(entry[key], hint, f"{place}.{key}")
+    check_search(recipe.search, sorted({str(entry["kind"]) for entry in recipe.heads}), where)
     joint = recipe.finetune.head
     check_spec({"kind": joint} if isinstance(joint, str) else joint, f"{where}: finetune.head")
 

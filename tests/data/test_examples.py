@@ -75,6 +75,11 @@ def test_columns_must_be_named(table):
         load_examples(table, DataRecipe(text=("title",), label="knd"))
 
 
+def test_questions_are_no_texts():
+    with pytest.raises(UserError, match="sample:tune:5: holds no texts with labels; name glue:TASK/SPLIT"):
+        load_examples("sample:tune:5", OWN)
+
+
 def test_a_table_without_rows(tmp_path):
     (tmp_path / "a.csv").write_text("title,body,kind\n")
     with pytest.raises(UserError, match=r"a\.csv: has no examples, only a line of column names"):

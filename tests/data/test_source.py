@@ -218,3 +218,16 @@ def test_the_official_files() -> None:
     assert all(size > 4_000_000 and len(digest) == 64 for size, digest in OFFICIAL_FILES.values())
     with pytest.raises(UserError, match=r"did you mean 'dev-v2\.0\.json'"):
         fetch_official("dev-v2.json", Path())
+
+
+def test_parts_of_a_source_share_no_article_and_miss_none():
+    whole = load_articles("sample:tune:60")
+    halves = [load_articles(f"sample:tune:60#{number}/2") for number in (1, 2)]
+    assert halves[0] == whole[::2] and halves[1] == whole[1::2]
+    assert load_articles("sample:tune:60#1/1") == whole
+
+
+@pytest.mark.parametrize("part", ["", "0/2", "3/2", "1", "a/b", "1/0"])
+def test_an_impossible_part_is_refused(part):
+    with pytest.raises(UserError, match="such as #1/2"):
+        load_articles(f"sample:tune:60#{part}")

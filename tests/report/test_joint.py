@@ -114,8 +114,9 @@ def test_a_variant_is_looked_for_inside_its_study_only(glue):
     outside = glue.parent / "RTE"
     outside.mkdir()
     (outside / "study.json").write_text('{"secret": "outside"}', encoding="utf-8")
-    (glue / "CoLA").mkdir()
-    (glue / "CoLA" / "study.json").write_text('{"note": "inside"}', encoding="utf-8")
+    (glue / "cola-1").mkdir()
+    (glue / "cola-1" / "study.json").write_text('{"note": "inside"}', encoding="utf-8")
+    (glue / "study.json").write_text('{"finished": "x", "variants": {"CoLA": "cola-1"}}', encoding="utf-8")
     page = write_report(glue).read_text(encoding="utf-8")
     assert "inside" in page and "outside" not in page
 

@@ -129,9 +129,9 @@ def test_sentences_by_hand():
         "on 99 questions."
     )
     assert second == (
-        "With the no-answer threshold chosen on the tuning set, at epoch 0.3 pool, the highest of 1 member, has "
-        "F1 67.00 against 65.00 for the backbone (+2.00, higher in 2 of 2 seeds); at epoch 1 pool, the highest of "
-        "1 member, has F1 71.00 against 72.00 for the backbone (-1.00, higher in 0 of 2 seeds)."
+        "With the no-answer threshold chosen on the tuning set, at epoch 0.3 pool, the highest, has "
+        "F1 67.00 against 65.00 for the backbone (+2.00, higher in 2 of 2 seeds); at epoch 1 pool, the "
+        "highest, has F1 71.00 against 72.00 for the backbone (-1.00, higher in 0 of 2 seeds)."
     )
     assert third.startswith("Scores are means over 2 seeds") and "after the fact" in third
     assert "no interval was computed" in third
@@ -145,7 +145,7 @@ def test_single_run_says_so():
 def test_member_is_chosen_on_the_tuning_set_where_its_score_is_known():
     found = [row | {"tune_f1": 80.0 if row["member"] == "pool" else 79.0} for row in rows(checkpoints=[1.0])]
     _, second, third = summary_sentences(summarise(found), SPANS)
-    assert "at epoch 1 pool, best on the tuning set of 1 member, has F1 71.00 against 72.00" in second
+    assert "at epoch 1 pool, the best on the tuning set, has F1 71.00 against 72.00" in second
     assert third.endswith("the best member is picked on the tuning set, never on the data reported.")
 
 
@@ -153,7 +153,7 @@ def test_other_tasks_need_no_thresholds_or_checkpoints(tmp_path):
     found = [{"seed": 1, "member": "backbone", "accuracy": 0.5}, {"seed": 1, "member": "pool", "accuracy": 0.75}]
     page = write(tmp_path, found, recipe=None)
     check_page(page)
-    assert "Pool, the highest of 1 member, has accuracy 0.7500 against 0.5000 for the backbone (+0.2500)." in page
+    assert "Pool, the highest, has accuracy 0.7500 against 0.5000 for the backbone (+0.2500)." in page
     assert [path.name for path in sorted((tmp_path / "figures").iterdir())] == ["gain.png", "gain.svg"]
     assert summary_sentences(summarise(found), metrics_of(summarise(found)))[0] == (
         "The backbone was compared with 1 head on the states of all its layers."

@@ -5,10 +5,11 @@ from matplotlib.figure import Figure
 
 from bertvision.evaluate.bootstrap import Interval
 from bertvision.report.analysis import analysis_sections, marked
+from bertvision.report.committee import committee_section
 from bertvision.report.cost import cost_grid, cost_section
 from bertvision.report.document import Album, Fold, Note, Passage, Picture, Pictures, Table
 from bertvision.report.gains import gain_blocks
-from bertvision.report.reading import Study, with_intervals
+from bertvision.report.reading import Study, row_notes, with_intervals
 from bertvision.report.scores import score_blocks
 from bertvision.report.sentences import summary_sentences
 from bertvision.report.summary import SPANS, Metric, metrics_of, summarise
@@ -139,10 +140,11 @@ def test_costs_beside_the_score():
 
 def test_heads_that_saw_less_data_have_their_own_table_and_curve():
     scores = [row("backbone", 70), row("conv", 72), row("pool", 71, fraction=1.0), row("pool @ 30 %", 75, fraction=0.3)]
+    scores.append(row("backbone + best head", 71.5, fraction=0.65))  # the mean over seeds that chose differently
     study = Study("x", rows=summarise(scores))
     blocks = score_blocks(study, [F1], Album())
     main, less = tables(blocks)
-    assert texts(main.grid, "Member") == ["backbone", "conv", "pool"]
+    assert texts(main.grid, "Member") == ["backbone", "conv", "pool", "backbone + best head"]
     assert texts(less.grid, "Member") == ["backbone", "pool", "pool @ 30 %"]
     assert main.grid.lines[1][2].best  # among those that saw everything
     assert [picture.name for picture in pictures(blocks)] == ["share-tune"]
@@ -213,9 +215,33 @@ def test_an_analysis_may_hold_next_to_nothing(found):
 
 def test_analysis_of_classes():
     confusion = {"labels": ["no", "yes"], "matrix": [[5, 1], [2, 8]]}
-    (section,) = analysis_sections(Study("x", analysis={"members": {"pool": {"confusion": confusion}}}), Album())
-    (table,) = tables(section.blocks)
+    error = {"question": "a", "context": "no is no label here", "gold": ["no"], "answers": {"pool": "yes"}, "why": "x"}
+    found = {"members": {"pool": {"confusion": confusion, "accuracy": 81.25}}, "errors": [error]}
+    (section,) = analysis_sections(Study("x", analysis=found), Album())
+    right, table, said = tables(section.blocks)
+    assert texts(right.grid, "Accuracy") == ["81.25"]
     assert texts(table.grid, "Right label") == ["no", "yes"] and texts(table.grid, "said yes") == ["1", "8"]
+    assert texts(said.grid, "Says") == ["yes"]
+    (passage,) = [
+        one for fold in section.blocks if isinstance(fold, Fold) for one in fold.blocks if type(one) is Passage
+    ]
+    assert passage.pieces == [("no is no label here", "")]  # a label is not a stretch of the text
+
+
+def test_a_chosen_ensemble_is_shown_with_its_members():
+    members = [{"member": "pool", "checkpoint": 1.0, "seed": 1, "weight": 0.25}]
+    found = {"how": "mean, greedy", "members": members, "test": [row("ensemble (mean)", 77, "tune")]}
+    (section,) = committee_section(Study("x", ensemble=found), [F1])
+    weights, scores = tables(section.blocks)
+    assert texts(weights.grid, "Weight") == ["0.250"] and texts(scores.grid, "F1") == ["77.00"]
+    assert committee_section(Study("x"), [F1]) == []
+
+
+def test_rows_may_say_something_about_themselves():
+    metrics = [row("pool", 1, kind, note="always says 'no'") for kind in ("tune", "zero")]
+    assert row_notes(metrics) == ["pool: always says 'no'."]
+    study = Study("x", rows=summarise(metrics), notes=row_notes(metrics))
+    assert "pool: always says 'no'." in [b.text for b in score_blocks(study, [F1], Album()) if isinstance(b, Note)]
 
 
 def test_without_an_analysis_the_way_to_one_is_shown():

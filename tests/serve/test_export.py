@@ -116,4 +116,4 @@ def test_a_graph_of_another_reader_is_refused(joined, tmp_path):
     place = shutil.copytree(joined[1], tmp_path / "reader")
     config = (place / "config.json").read_text(encoding="utf-8")
     (place / "config.json").write_text(config.replace("pool 0", "pool 9"), encoding="utf-8")
-    assert "does not compute spans/pool 9" in refused(lambda: Reader.from_pretrained(place, engine="onnx"))
+    assert "does not compute labels/pool 9" in refused(lambda: Reader.from_pretrained(place, engine="onnx"))

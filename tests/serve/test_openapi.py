@@ -2,7 +2,8 @@
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
+from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -14,13 +15,9 @@ from schemathesis.specs.openapi.checks import (
 from bertvision.serve.limits import Limits
 from serve.servers import LastWordReader, serving
 
-CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_schema_conformance,
-    negative_data_rejection,
-]
+PROMISES = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+ROUTES = [("/answer", "POST"), ("/classify", "POST"), ("/similarity", "POST"), ("/health", "GET"), ("/metrics", "GET")]
+few = settings(max_examples=15, suppress_health_check=list(HealthCheck), database=None)
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +26,25 @@ def api():
         yield schemathesis.openapi.from_url(f"{url}/openapi.json")
 
 
-schema = schemathesis.pytest.from_fixture("api")
+def test_all_routes_are_tried(api):
+    assert {path for path, _ in ROUTES} == set(api)
 
 
-@schema.parametrize()
-@settings(max_examples=20, suppress_health_check=list(HealthCheck), database=None)
-def test_replies_are_as_promised(case):
-    case.call_and_validate(checks=CHECKS)
+@pytest.mark.parametrize(("path", "method"), ROUTES)
+def test_what_fits_the_schema_gets_what_it_promises(api, path, method):
+    @few
+    @given(case=api[path][method].as_strategy(generation_mode=GenerationMode.POSITIVE))
+    def check(case):
+        case.call_and_validate(checks=PROMISES)
+
+    check()
+
+
+@pytest.mark.parametrize(("path", "method"), ROUTES[:3])
+def test_what_does_not_is_refused(api, path, method):
+    @few
+    @given(case=api[path][method].as_strategy(generation_mode=GenerationMode.NEGATIVE))
+    def check(case):
+        case.call_and_validate(checks=[*PROMISES, negative_data_rejection])
+
+    check()

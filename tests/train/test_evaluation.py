@@ -39,7 +39,7 @@ def evaluate(directory: Path, **options: object) -> list[dict]:
 
 
 def without_times(rows: list[dict]) -> list[dict]:
-    return [{k: v for k, v in row.items() if k not in ("infer_seconds", "tune_f1")} for row in rows]
+    return [{k: v for k, v in row.items() if k not in ("infer_seconds", "ms_per_question", "tune_f1")} for row in rows]
 
 
 @pytest.mark.parametrize(("seed", "checkpoint"), [(1, 1.0), (2, 0.5)])

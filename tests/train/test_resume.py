@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from bertvision.files import SCRATCH
 from runs import Command, tiny_recipe
 
-TIMES = {"train_seconds", "infer_seconds"}
+TIMES = {"train_seconds", "tuning_seconds", "head_seconds", "infer_seconds", "ms_per_question"}
 FILES = ["log.jsonl", "metrics.json", "recipe.toml", "report.html", "report.md", "study.json"]
 
 

@@ -20,7 +20,8 @@ from runs import articles, encoder, questions, recipe_of
 KEYS = {
     *("seed", "checkpoint", "member", "role", "threshold", "threshold_from", "exact", "f1", "total", "tune_f1"),
     *("HasAns_exact", "HasAns_f1", "HasAns_total", "NoAns_exact", "NoAns_f1", "NoAns_total", "HasAns_spans_f1"),
-    *("parameters", "train_seconds", "infer_seconds"),
+    *("parameters", "total_parameters", "train_seconds", "tuning_seconds", "head_seconds", "infer_seconds"),
+    *("ms_per_question", "disk_bytes"),
 }
 
 BRIEF = {"heads": [{"kind": "pool"}], "finetune": {"epochs": 0.4, "checkpoints": [0.2]}}
@@ -78,6 +79,7 @@ def test_the_files_of_a_run(finished):
             expected |= {f"{place}/heads-{epoch}.safetensors", f"{place}/scores-{epoch}.json"}
             for split in ("tune", "test"):
                 expected |= {f"{place}/predictions/{epoch}/{split}/{member}.json" for member in members}
+                expected.add(f"{place}/predictions/{epoch}/{split}/logits.safetensors")
     assert {name for name in names if not name.startswith("figures/")} == expected
 
 

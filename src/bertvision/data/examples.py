@@ -54,7 +54,7 @@ def load_examples(source: str, data: DataRecipe) -> list[Example]:
             columns, labelled = len(glue.GLUE[name].text), glue.is_labelled(split)
             origin, rows = glue.read(part, data.glue)
         else:
-            _check_columns(data)
+            _check_table(part, data)
             columns, labelled, origin = len(data.text), True, part
             rows = read_columns(Path(part), (*data.text, data.label))
         if not rows:
@@ -66,7 +66,9 @@ def load_examples(source: str, data: DataRecipe) -> list[Example]:
     return examples
 
 
-def _check_columns(data: DataRecipe) -> None:
+def _check_table(path: str, data: DataRecipe) -> None:
+    if Path(path).suffix not in SUFFIXES:
+        raise UserError(f"{path}: holds no texts with labels; name glue:TASK/SPLIT, or a {', '.join(SUFFIXES)} file")
     if not 1 <= len(data.text) <= 2:
         raise UserError('data.text: name the one or two columns that hold the text, such as ["question", "answer"]')
     if not data.label:

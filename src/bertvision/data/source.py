@@ -36,6 +36,7 @@ def load_articles(source: str) -> list[dict[str, Any]]:
     `sample:train`, `sample:tune:500`, `sample:test:500:7`   the sample set: split, number of questions, seed
     `path/to/file.json`                                      a SQuAD 1.1 or 2.0 file
     `squad_v2`, `squad:validation`                           from the hub (`datasets` library); train unless named
+    `path/to/file.json#1/2`                                  every second article from the first on; #2/2 the others
     `a.json+b.json`                                          several, one after the other
     """
     articles: list[dict[str, Any]] = []
@@ -114,6 +115,9 @@ def parts(source: str) -> list[str]:
 
 
 def _load_one(source: str) -> list[dict[str, Any]]:
+    if "#" in source and not Path(source).exists():
+        whole, _, part = source.rpartition("#")
+        return _part_of(_load_one(whole), part, source)
     name, _, rest = source.partition(":")
     if name == "sample":
         return _load_sample(source, rest.split(":"))
@@ -123,6 +127,14 @@ def _load_one(source: str) -> list[dict[str, Any]]:
         return read_articles(Path(source))
     known = [*(f"sample:{split}" for split in SAMPLE_SIZES), *HUB_NAMES]
     raise UserError(f"no data are called {source!r}; {nearest(source, known)} (a file ends in .json)")
+
+
+def _part_of(articles: list[dict[str, Any]], part: str, source: str) -> list[dict[str, Any]]:
+    """Every n-th article, from the k-th on: part = "k/n"."""
+    number, _, parts = part.partition("/")
+    if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
+        raise UserError(f"{source}: after # stands which part of how many, such as #1/2")
+    return articles[int(number) - 1 :: int(parts)]
 
 
 def _load_sample(source: str, options: list[str]) -> list[dict[str, Any]]:

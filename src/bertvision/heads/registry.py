@@ -107,9 +107,17 @@ def check_spec(spec: Mapping[str, Any], where: str = "head") -> None:
             raise UserError(f"{where}.{name}: must be {bounds[name].says}, not {value!r}")
 
 
-def impossible(option: str, why: str) -> UserError:
+class Impossible(UserError):
+    """An option that cannot go with the task, the width or another option."""
+
+    def __init__(self, option: str, why: str) -> None:
+        super().__init__(f"head.{option}: {why}")
+        self.option = option
+
+
+def impossible(option: str, why: str) -> Impossible:
     """The error for an option that cannot go with the task, the width or another option; to be raised by a head."""
-    return UserError(f"head.{option}: {why}")
+    return Impossible(option, why)
 
 
 def build_head(spec: Mapping[str, Any], *, layers: int, width: int, task: str, outputs: int | None = None) -> Head:

@@ -24,8 +24,17 @@ GROUPS = {
     "by_answer_length": "F1 by length of the answer",
     "by_context_length": "F1 by length of the context",
 }
+NUMBERS = {
+    "accuracy": ("Accuracy", 2),
+    "pearson": ("Pearson", 2),
+    "spearman": ("Spearman", 2),
+    "absolute_error": ("Mean absolute error", 3),
+    "bias": ("Bias", 3),
+}
 DRAWN = 6  # reliability curves that can be told apart in one figure
-ABSENT = "There is no analysis.json yet; `bertvision analyze` writes it from the predictions that the run has stored."
+ABSENT = (
+    "There is no analysis.json yet: bertvision analyze RUN writes it, from the predictions that the run has stored."
+)
 
 
 def analysis_sections(study: Study, album: Album) -> list[Section]:
@@ -45,7 +54,7 @@ def analysis_sections(study: Study, album: Album) -> list[Section]:
     blocks = [*_rights(members), *_groups(members), *_confusion(members)]
     if pictures := _pictures(found, members, album):
         blocks.append(Pictures(pictures))
-    blocks += _errors(found.get("errors") or [])
+    blocks += _errors(found.get("errors") or [], spans=any("has_answer" in one for one in members.values()))
     return [*sections, Section("Analysis", [*([Note(of)] if of else []), *blocks])] if blocks else sections
 
 
@@ -54,6 +63,8 @@ def _rights(members: Mapping[str, Plain]) -> list[Block]:
     for key, heading in SHARES.items():
         cells = [_share(one.get(key)) for one in members.values()]
         columns.append(column(heading, _best(cells) if heading.startswith("Right") else cells))
+    for key, (heading, digits) in NUMBERS.items():
+        columns.append(column(heading, [_plain(one.get(key), digits) for one in members.values()]))
     alone = [one.get("only_right") or {} for one in members.values()]
     columns.append(column("Only one to be right", (_plain(one.get("questions"), 0) for one in alone)))
     columns.append(column("Words of context there", (_plain(one.get("context_words"), 1) for one in alone)))
@@ -61,7 +72,7 @@ def _rights(members: Mapping[str, Plain]) -> list[Block]:
     errors = (_plain(one.get("calibration_error"), 3) for one in members.values())
     columns.append(column("Calibration error", errors))
     grid = grid_of(columns)
-    return [Heading("Right, wrong and empty"), Table("Right, wrong and empty", grid)] if len(grid.heading) > 1 else []
+    return [Heading("Right and wrong"), Table("Right and wrong", grid)] if len(grid.heading) > 1 else []
 
 
 def _groups(members: Mapping[str, Plain]) -> list[Block]:
@@ -100,39 +111,41 @@ def _pictures(found: Plain, members: Mapping[str, Plain], album: Album) -> list[
     pictures = []
     curves = {_with_auroc(name, one): one["reliability"] for name, one in members.items() if one.get("reliability")}
     if curves:
-        caption = "Reliability: predicted probability of “no answer” against how often there is none"
+        null = any("no_answer" in one for one in members.values())
+        what = "of “no answer” against how often there is none" if null else "against how often the member is right"
+        caption = f"Reliability: predicted probability {what}"
         pictures.append(album.draw("reliability", caption, reliability_figure(dict([*curves.items()][:DRAWN]))))
     agreement = found.get("agreement") or {}
     if agreement.get("members") and agreement.get("matrix"):
         figure = agreement_figure([str(name) for name in agreement["members"]], agreement["matrix"])
-        pictures.append(album.draw("agreement", "Share of questions to which two members say the same", figure))
+        scored = any("pearson" in one for one in members.values())
+        caption = "Correlation of two members' scores" if scored else "How often two members say the same"
+        pictures.append(album.draw("agreement", caption, figure))
     return pictures
 
 
-def _errors(errors: Sequence[Plain]) -> list[Block]:
-    """Questions to learn from, each behind its own fold: the context with what was right and what was said instead."""
-    folds: list[Block] = []
-    for error in errors:
-        gold = [str(text) for text in error.get("gold") or [] if text]
-        answers = {str(name): str(text or "") for name, text in (error.get("answers") or {}).items()}
-        wrong = [text for text in answers.values() if text and text not in gold]
-        columns = [
-            column("Member", map(Cell, answers)),
-            column("Says", (Cell(text or "no answer") for text in answers.values())),
-        ]
-        right = " / ".join(dict.fromkeys(gold)) or "no answer"
-        folds.append(
-            Fold(
-                str(error.get("question") or error.get("id") or "?"),
-                [
-                    Note(f"{error['why']}. Right: {right}" if error.get("why") else f"Right: {right}"),
-                    Passage(marked(str(error.get("context") or ""), gold, wrong)),
-                    *([Table("Answers", grid_of(columns))] if answers else []),
-                ],
-            )
-        )
-    legend = Note("In the context the right answer is underlined once, what a member said instead twice.")
-    return [Heading("Errors to learn from"), legend, *folds] if folds else []
+def _errors(errors: Sequence[Plain], spans: bool) -> list[Block]:
+    """Examples to learn from, each behind its own fold. spans: answers are marked where they stand in the context."""
+    folds = [_error(error, spans) for error in errors]
+    legend = "In the context the right answer is underlined once, what a member said instead twice."
+    return [Heading("Errors to learn from"), *([Note(legend)] if spans else []), *folds] if folds else []
+
+
+def _error(error: Plain, spans: bool) -> Fold:
+    gold = [str(text) for text in error.get("gold") or [] if text]
+    answers = {str(name): str(text or "") for name, text in (error.get("answers") or {}).items()}
+    right = f"Right: {' / '.join(dict.fromkeys(gold)) or 'no answer'}"
+    context = str(error.get("context") or "")
+    wrong = [text for text in answers.values() if text not in gold]
+    said = column("Says", (Cell(text or "no answer") for text in answers.values()))
+    return Fold(
+        str(error.get("question") or error.get("id") or "?"),
+        [
+            Note(f"{error['why']}. {right}" if error.get("why") else right),
+            *([Passage(marked(context, gold, wrong) if spans else [(context, "")])] if context else []),
+            *([Table("Answers", grid_of([column("Member", map(Cell, answers)), said]))] if answers else []),
+        ],
+    )
 
 
 def marked(context: str, gold: Sequence[str], wrong: Sequence[str]) -> list[tuple[str, str]]:
@@ -154,10 +167,10 @@ def _with_auroc(name: str, one: Plain) -> str:
 
 
 def _best(cells: Iterable[Cell]) -> list[Cell]:
-    """The cells, the highest of them marked; alone it is not."""
+    """The cells, the highest of them marked, if they differ."""
     found = list(cells)
     values = [cell.value for cell in found if cell.value is not None]
-    top = max(values) if len(values) > 1 else None
+    top = max(values) if len(set(values)) > 1 else None
     return [Cell(cell.text, cell.value, cell.value is not None and cell.value == top) for cell in found]
 
 

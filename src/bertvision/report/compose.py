@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bertvision.report.analysis import analysis_sections
+from bertvision.report.committee import committee_section
 from bertvision.report.cost import cost_section
 from bertvision.report.document import Album, Badge, Block, Code, Facts, Fold, Note, Report, Section
 from bertvision.report.facts import data_line, fact_lines
@@ -37,6 +38,7 @@ def _single(study: Study, metrics: Sequence[Metric], album: Album) -> list[Secti
         *gain_section(study, metrics, album),
         *cost_section(study, metrics, album),
         *published_section(study, metrics),
+        *committee_section(study, metrics),
         *analysis_sections(study, album),
     ]
 

@@ -38,6 +38,7 @@ def _narrow(rows: Sequence[Row], metrics: Sequence[Metric]) -> Grid:
     shown = [Metric(*metric) for metric in metrics]
     if not shown and (every := metrics_of(rows)):
         main = main_metric(every, rows)
-        other = next((metric for metric in every if metric != main), main)
+        wide = len({row.threshold_from for row in rows}) > 1 and any(len(row.seeds) > 1 for row in rows)
+        other = next((metric for metric in every if metric != main and not wide), main)
         shown = [metric for metric in every if metric in (main, other)]
     return member_grid(rows, shown, costs=[PARAMETERS])

@@ -63,7 +63,7 @@ def share_figure(rows: Sequence[Row], metric: Metric) -> Figure:
 
 @styled
 def reliability_figure(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
-    """How often answers are right against how sure the member was of them; on the diagonal the two agree.
+    """How often something came true against how probable the member held it; on the diagonal the two agree.
 
     curves: member -> [{"confidence", "observed", "questions"}], both from 0 to 1; the area of a point goes with its
     questions.
@@ -77,7 +77,7 @@ def reliability_figure(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Fig
         sizes = [12 + 60 * point.get("questions", 1) / most for point in points]
         axes.scatter(x, y, sizes, color=colour, marker=marker, alpha=0.8, linewidth=0)
         drawn += axes.plot(x, y, color=colour, marker=marker, markersize=3, linewidth=1.2)
-    axes.set(xlabel="confidence", ylabel="share that is right", xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
+    axes.set(xlabel="predicted probability", ylabel="observed share", xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
     axes.grid()
     legend(figure, drawn, list(curves))
     return figure

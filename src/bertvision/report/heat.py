@@ -21,7 +21,7 @@ def layer_figure(weights: Mapping[str, Sequence[float]]) -> Figure:
     matrix = np.full((len(weights), max(map(len, weights.values()))), np.nan)  # (heads, layers)
     for line, shares in enumerate(weights.values()):
         matrix[line, : len(shares)] = shares
-    return _cells(matrix, list(weights), [str(layer) for layer in range(matrix.shape[1])], "layer (0: embeddings)")
+    return _cells(matrix, list(weights), [str(layer) for layer in range(matrix.shape[1])], "layer (0: embeddings)", 0.0)
 
 
 @styled
@@ -29,14 +29,15 @@ def agreement_figure(members: Sequence[str], matrix: Sequence[Sequence[float]]) 
     """The share of questions to which two members give the same answer: (members, members), from 0 to 1."""
     names = [f"{number} {short(name, 40)}" for number, name in enumerate(members, 1)]
     numbers = [str(number) for number in range(1, len(members) + 1)]
-    return _cells(np.asarray(matrix, dtype=float), names, numbers, "the same members")
+    cells = np.asarray(matrix, dtype=float)
+    return _cells(cells, names, numbers, "the same members", float(np.nanmin(cells)))
 
 
-def _cells(matrix: NDArray[np.float64], rows: Sequence[str], columns: Sequence[str], xlabel: str) -> Figure:
-    """Names stand above their line, not beside it: on a phone the cells need the width."""
+def _cells(matrix: NDArray[np.float64], rows: Sequence[str], columns: Sequence[str], xlabel: str, low: float) -> Figure:
+    """Names stand above their line, not beside it: on a phone the cells need the width. low: what is darkest."""
     figure, axes = canvas(0.7 + 0.46 * len(rows))
     known = np.isfinite(matrix)
-    shade = Normalize(float(np.nanmin(matrix)), float(np.nanmax(matrix))) if known.any() else Normalize(0, 1)
+    shade = Normalize(low, float(matrix[known].max(initial=low)))
     line, column = np.nonzero(known)  # (cells,) each
     colours = colormaps[COLOURS](shade(matrix[known]))  # (cells, 4)
     axes.barh(line, 0.96, height=HEIGHT, left=column - 0.48, color=colours)

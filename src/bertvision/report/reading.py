@@ -25,7 +25,8 @@ class Study:
     scores: the rows of metrics.json; rows: their summary, with the intervals of comparisons.json. recipe: recipe.toml,
     parsed, and recipe_text as written. facts: study.json. paper: published results, as `for_run` gives them. missing:
     one sentence for each thing that is not there yet. chosen: one sentence for each ensemble whose parts differ from
-    cell to cell, saying what they are. analysis: analysis.json. variants: the studies within this one, by name.
+    cell to cell, saying what they are. notes: what score rows say about themselves. analysis, ensemble: the files of
+    these names. variants: the studies within this one, by name.
     """
 
     title: str
@@ -37,7 +38,9 @@ class Study:
     paper: Sequence[Plain] = ()
     missing: Sequence[str] = ()
     chosen: Sequence[str] = ()
+    notes: Sequence[str] = ()
     analysis: Plain = field(default_factory=dict)
+    ensemble: Plain = field(default_factory=dict)
     variants: Mapping[str, "Study"] = field(default_factory=dict)
 
     def synthetic(self) -> bool:
@@ -60,7 +63,7 @@ class Study:
 
 
 def read_study(directory: Path) -> Study:
-    """What the directory holds of metrics.json, recipe.toml, study.json, comparisons.json and analysis.json."""
+    """What a directory holds of metrics.json, recipe.toml, study.json, and comparisons, analysis and ensemble.json."""
     if not directory.is_dir():
         raise UserError(f"{directory}: not the directory of a run: no such directory; give one that `study` has made")
     metrics, facts = _read(directory / "metrics.json", list), _read(directory / "study.json", dict)
@@ -85,7 +88,9 @@ def read_study(directory: Path) -> Study:
         paper=[*recipe.get("paper", []), *(facts or {}).get("paper", [])],
         missing=missing,
         chosen=chosen_parts(scores),
+        notes=row_notes(scores),
         analysis=_read_beside(directory / "analysis.json", dict, missing) or {},
+        ensemble=_read_beside(directory / "ensemble.json", dict, missing) or {},
     )
     names = [str(table.get("name")) for table in recipe.get("variants", [])]
     names = list(dict.fromkeys([*names, *(row.variant for row in study.rows if row.variant)]))
@@ -130,13 +135,20 @@ def chosen_parts(metrics: Sequence[Plain]) -> list[str]:
     ]
 
 
+def row_notes(metrics: Sequence[Plain]) -> list[str]:
+    """What rows say about their own scores, once for each member: that it always says the same, for one."""
+    found = {(str(row.get("member")), str(row["note"])): None for row in metrics if row.get("note")}
+    return [f"{member}: {note}." for member, note in found]
+
+
 def _with_variants(study: Study, directory: Path, names: Sequence[str]) -> Study:
     """The study with those within it: their scores from its own files, the rest from directories of their names."""
     tables = {str(table.get("name")): table for table in study.recipe.get("variants", [])}
+    places = study.facts.get("variants") or {}
     missing, variants, claimed = list(study.missing), {}, []
     for name in names:
         rows = [replace(row, variant="") for row in study.rows if row.variant == name]
-        own = directory / name
+        own = directory / str(places.get(name, name))
         inside = own.is_dir() and own.resolve().parent == directory.resolve()  # a name is not a way out
         recipe = _parse(_read_text(own / "recipe.toml") if inside else None)[0] or _laid_over(
             study.recipe, tables, name
@@ -153,6 +165,7 @@ def _with_variants(study: Study, directory: Path, names: Sequence[str]) -> Study
             facts=facts,
             paper=paper,
             chosen=chosen_parts(scores),
+            notes=row_notes(scores),
             analysis=(_read_beside(own / "analysis.json", dict, missing) if inside else None) or {},
         )
         if rows:

@@ -60,7 +60,7 @@ def _notes(study: Study) -> list[str]:
     notes = [LEGEND]
     if any(row.intervals for row in study.rows):
         notes.append(INTERVALS)
-    notes += study.chosen
+    notes += [*study.notes, *study.chosen]
     if "tune" in study.recipe.get("data", {}) and not study.recipe["data"]["tune"]:
         notes.append(f"No tuning set was given, so one was split off the training data: {study.source('tune')}.")
     sources = dict.fromkeys(str(entry["source"]) for entry in study.paper if entry.get("source"))

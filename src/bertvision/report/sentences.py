@@ -67,7 +67,9 @@ def _at(point: float | None, rows: Sequence[Row], metric: Metric) -> str:
         )
     against = f"{metric.label} {_score(best, metric)} against {_score(base, metric)}"
     if metric.key not in best.intervals:
-        return f"{at}{best.member}, {how} of {count(len(others), 'member')}, has {against}{_apart(best, metric)}"
+        of = f" of {len(others)} members" if len(others) > 1 else ""
+        rank = f"the best{of} on the tuning set" if how.startswith("best") else f"{how}{of}"
+        return f"{at}{best.member}, {rank}, has {against}{_apart(best, metric)}"
     if not any(is_clear(row.intervals[metric.key]) for row in others if metric.key in row.intervals):
         return (
             f"{at}no member differs clearly from the backbone ({how}: {best.member}, {against}, {gain(best, metric)})"

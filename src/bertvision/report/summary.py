@@ -90,8 +90,8 @@ class Row:
 
     @property
     def fraction(self) -> float:
-        """The share of the training set that the member has learnt from."""
-        return self.scores["fraction"].mean if "fraction" in self.scores else 1.0
+        """The share of the training set that a head has learnt from; an ensemble may join heads of several."""
+        return self.scores["fraction"].mean if "fraction" in self.scores and self.role == "head" else 1.0
 
     @property
     def family(self) -> str:
@@ -172,27 +172,25 @@ def rows_by_kind(rows: Iterable[Row]) -> dict[str, list[Row]]:
 def _compare(place: Place, members: Mapping[str, Runs], roles: Mapping[str, str]) -> list[Row]:
     base = next((runs for member, runs in members.items() if roles[member] == "backbone"), None)
     scores = {member: _spreads(runs) for member, runs in members.items()}
+    # Heads that have seen a share of the data compete with each other.
+    shares = {member: found["fraction"].mean for member, found in scores.items() if "fraction" in found}
+    fewer = {member for member, share in shares.items() if share < 1 and roles[member] == "head"}
     result = []
     for member, runs in members.items():
         apart = {} if base is None or roles[member] == "backbone" else _spreads(_minus(runs, base))
-        best = frozenset(key for key in scores[member] if _is_best(scores, member, key))
+        rivals = [found for one, found in scores.items() if (one in fewer) == (member in fewer)]
+        best = frozenset(key for key in scores[member] if _is_best(scores[member], rivals, key))
         variant, checkpoint, kind = place
         result.append(Row(checkpoint, member, roles[member], kind, tuple(runs), scores[member], apart, best, variant))
     return result
 
 
-def _is_best(scores: Mapping[str, Mapping[str, Spread]], member: str, key: str) -> bool:
-    """Among those with as many seeds as any: in a study under way, a mean over fewer is no rival. Heads that have seen
-    a share of the data compete with each other."""
-    share = _less_data(scores[member])
-    spreads = [found[key] for found in scores.values() if key in found and _less_data(found) == share]
+def _is_best(mine: Mapping[str, Spread], rivals: Iterable[Mapping[str, Spread]], key: str) -> bool:
+    """Among those with as many seeds as any: in a study under way, a mean over fewer is no rival."""
+    spreads = [found[key] for found in rivals if key in found]
     most = max(spread.n for spread in spreads)
     highest = max(spread.mean for spread in spreads if spread.n == most)
-    return len(spreads) > 1 and scores[member][key].n == most and scores[member][key].mean == highest
-
-
-def _less_data(scores: Mapping[str, Spread]) -> bool:
-    return "fraction" in scores and scores["fraction"].mean < 1
+    return len(spreads) > 1 and mine[key].n == most and mine[key].mean == highest
 
 
 def _minus(runs: Runs, base: Runs) -> Runs:

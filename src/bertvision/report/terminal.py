@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.padding import Padding
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -48,3 +49,15 @@ def download_bar(name: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(name, total=None)
         yield lambda received, size: bar.update(task, completed=received, total=size)
+
+
+def print_trials(rows: list[dict[str, Any]], metric: str) -> None:
+    """The trials of a search, the best first; then those that were not trained to the end."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, caption="on the set they are chosen by, which flatters them")
+    for heading in ("trial", "head", f"{metric} on tune", "parameters"):
+        table.add_column(heading, justify="left" if heading == "head" else "right")
+    for row in sorted(rows, key=lambda row: -(row[f"tune_{metric}"] or 0.0)):
+        score = row["state"] if row[f"tune_{metric}"] is None else f"{row[f'tune_{metric}']:.2f}"
+        words = [row["head"]["kind"]] + [f"{k}={_toml(v)}" for k, v in row["head"].items() if k not in ("kind", "name")]
+        table.add_row(str(row["trial"]), Text(" ".join(words)), score, f"{row['parameters']:,}")
+    Console(highlight=False).print(table)

@@ -86,7 +86,7 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def other(request: Request, error: HTTPException) -> Response:
         detail = "the body is not JSON" if error.status_code == 400 else str(error.detail)
-        return refuse(Refusal(error.status_code, detail, error.headers))
+        return refuse(Refusal(error.status_code, detail, *(error.headers or {}).items()))
 
     @app.exception_handler(Exception)
     async def failed(request: Request, error: Exception) -> Response:

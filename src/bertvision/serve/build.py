@@ -65,6 +65,15 @@ def build_reader(
     return _assemble(run, max(fitting, key=lambda one: one.merit)).save_pretrained(out, storage=storage)
 
 
+def leave_reader(run: Path) -> Path:
+    """The reader of a finished run, at RUN/reader; one that is younger than the scores stays as it is."""
+    place = run / "reader"
+    scores = max((path.stat().st_mtime for path in run.glob("seed-*/scores-*.json")), default=0.0)
+    if (place / "config.json").is_file() and (place / "config.json").stat().st_mtime > scores:
+        return place
+    return build_reader(run, place)
+
+
 def _rows(run: Path) -> list[dict[str, Any]]:
     """The rows of metrics.json at tuned thresholds."""
     rows = read_json(run / "metrics.json", "scores of a run; `bertvision study RECIPE` makes them")

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bertvision.backbone.plain import plain_attention
 from bertvision.data.batches import Batch
 from bertvision.errors import UserError
 from bertvision.files import replacing, write_json, write_text
@@ -19,7 +20,7 @@ from bertvision.serve.engine import TorchEngine
 from bertvision.serve.onnx_engine import GRAPH, NOTES, TOKENIZER, need, output_name
 from bertvision.serve.reader import Reader
 
-OPSET = 18
+OPSET = 20  # the first that has GELU as one operation
 LARGEST = 2_000_000_000  # bytes; a file of this format cannot be larger
 
 
@@ -71,7 +72,7 @@ def _write_graph(members: Members, path: Path) -> None:
     mask = torch.arange(7) < torch.tensor([[7], [5]])  # (2, 7): a batch with padding, as the graph must bear it
     ids, types = mask.long() * 3, torch.zeros(2, 7, dtype=torch.int64)
     free = dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC)  # both the batch and its length
-    with _quiet(), torch.no_grad():
+    with _quiet(), torch.no_grad(), plain_attention(members.backbone):
         program = torch.onnx.export(
             members,
             (ids, types, mask),

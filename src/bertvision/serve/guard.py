@@ -80,7 +80,7 @@ class Guard:
             methods = self._routes[path]
             if method not in methods:
                 allowed = ", ".join(sorted(methods))
-                raise Refusal(405, f"{path} takes {allowed}, not {method}", {"allow": allowed})
+                raise Refusal(405, f"{path} takes {allowed}, not {method}", ("allow", allowed))
         elif path not in self._pages and not path.startswith(self._folders):
             raise Refusal(404, f"there is nothing at this path; there is: {', '.join(sorted(self._routes))}")
 
@@ -89,8 +89,9 @@ class Guard:
             return
         if not hmac.compare_digest(self._token, given_token(Headers(scope=scope).get("authorization", ""))):
             # Basic, for browsers: they ask for it themselves. Any user name, the token as password.
-            challenge = {"www-authenticate": 'Bearer, Basic realm="bertvision: the token as password", charset="UTF-8"'}
-            raise Refusal(401, "a token is needed: send the header `Authorization: Bearer TOKEN`", challenge)
+            basic = ("www-authenticate", 'Basic realm="bertvision: the token as password", charset="UTF-8"')
+            bearer = ("www-authenticate", "Bearer")
+            raise Refusal(401, "a token is needed: send the header `Authorization: Bearer TOKEN`", basic, bearer)
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         """The whole body, in UTF-8 and within the limit. What is too long is read but not kept."""
@@ -151,4 +152,7 @@ def replay(body: bytes, receive: Receive) -> Receive:
 
 def refuse(refusal: Refusal) -> Any:
     """The refusal as a response: {"detail": one line}."""
-    return JSONResponse({"detail": refusal.detail}, refusal.status, refusal.headers)
+    response = JSONResponse({"detail": refusal.detail}, refusal.status)
+    for name, value in refusal.headers:
+        response.headers.append(name, value)
+    return response

@@ -66,9 +66,9 @@ class Health(BaseModel):
 
 
 class Strict(BaseModel):
-    """A request: a field that is not known is an error, not silently left out."""
+    """A request: a field that is not known, or of another type, is an error, not silently left out or converted."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 @dataclass(frozen=True)

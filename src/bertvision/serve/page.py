@@ -28,6 +28,7 @@ PATHS = (
     "/gradio_api/app_id",
     "/gradio_api/startup-events",
     "/gradio_api/heartbeat/",
+    "/gradio_api/run/predict",
     "/gradio_api/queue/join",
     "/gradio_api/queue/data",
     "/gradio_api/cancel",

@@ -7,9 +7,9 @@ from typing import Any
 class Refusal(Exception):
     """A request is not answered. detail: one line on what is wrong and what to do."""
 
-    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, status: int, detail: str, *headers: tuple[str, str]) -> None:
         super().__init__(detail)
-        self.status, self.headers = status, dict(headers or {})
+        self.status, self.headers = status, headers
         # Half a surrogate pair, which JSON can spell but UTF-8 cannot, must not spoil the answer that complains of it.
         self.detail = " ".join(detail.encode("utf-8", "backslashreplace").decode("utf-8").split())
 

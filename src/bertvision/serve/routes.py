@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from fastapi import FastAPI
 from pydantic import ConfigDict, Field
 
+from bertvision.errors import nearest
 from bertvision.serve.messages import PROBLEMS, Answers, Labels, OneOrMany, Scores, Strict
 from bertvision.serve.refusal import Refusal
 from bertvision.serve.service import Service
@@ -57,6 +58,7 @@ def add_classify(app: FastAPI, service: Service) -> None:
     @app.post("/classify", responses=PROBLEMS)
     async def classify(request: ClassifyRequest) -> Labels:
         """Finds the label of texts, or of pairs of texts."""
+        check_task(request.task, names)
         if request.pair is not None:
             check_pairs(request.text, "text", request.pair, "pair")
         return Labels.model_validate({"labels": await service.classify(request.text, request.pair, request.task)})
@@ -75,8 +77,15 @@ def add_similarity(app: FastAPI, service: Service) -> None:
     @app.post("/similarity", responses=PROBLEMS)
     async def similarity(request: SimilarityRequest) -> Scores:
         """Scores how alike the texts of each pair are."""
+        check_task(request.task, names)
         check_pairs(request.a, "a", request.b, "b")
         return Scores(scores=await service.similarity(request.a, request.b, request.task))
+
+
+def check_task(name: str, names: list[str]) -> None:
+    """Refuses a task that the reader does not have."""
+    if name not in names:
+        raise Refusal(422, f"task: there is no {name!r}; {nearest(name, names)}")
 
 
 def check_pairs(a: list[str], a_name: str, b: list[str], b_name: str) -> None:

@@ -69,9 +69,9 @@ class Service:
         except TimeoutError:
             raise Refusal(504, f"not answered within {self.limits.timeout:g} s; ask less at once") from None
         except QueueFull as full:
-            raise Refusal(503, str(full), {"retry-after": str(full.retry_after)}) from None
+            raise Refusal(503, str(full), ("retry-after", str(full.retry_after))) from None
         except Stopped:
-            raise Refusal(503, "the server is stopping", {"retry-after": "5"}) from None
+            raise Refusal(503, "the server is stopping", ("retry-after", "5")) from None
         except UserError as error:
             raise Refusal(422, str(error)) from None
 

@@ -1,5 +1,6 @@
 """The bank: heads that compete, trained together on the same states, each with its own optimiser."""
 
+import dataclasses
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from bertvision.files import fitting, load_tensors, save_tensors
 from bertvision.heads import Head, build_head, head_name
 from bertvision.recipe import BankRecipe, head_spec
 from bertvision.tasks import Dataset
-from bertvision.train.early import EarlyStop, check_steps
+from bertvision.train.early import EarlyStop, Prune, check_steps
 from bertvision.train.feeding import Feeding
 from bertvision.train.learner import Learner, Task, fold
 from bertvision.train.loop import Loop, plan_batches
@@ -29,7 +30,8 @@ from bertvision.train.share import Share
 class HeadBank(nn.Module):
     """Named heads that read the same states. Calling it gives {name: logits}.
 
-    entries: recipe tables, {"kind": ..., options, "name": optional, "learning_rate": optional, "fraction": optional}.
+    entries: recipe tables, {"kind": ..., options}; optional: "name", "learning_rate", "weight_decay", "warmup",
+    "fraction".
     seed: decides the starting values; a head's do not depend on which others are in the bank.
     """
 
@@ -168,7 +170,7 @@ def bank_learners(bank: HeadBank, recipe: BankRecipe, windows: Windows, plan: Ba
         Learner(
             name,
             head.train(),
-            recipe,
+            own_training(recipe, entry),
             steps=len(plan),
             seed=seed,
             rate=float(entry.get("learning_rate") or recipe.learning_rate),
@@ -176,6 +178,15 @@ def bank_learners(bank: HeadBank, recipe: BankRecipe, windows: Windows, plan: Ba
         )
         for (name, head), (entry, fraction) in zip(bank.items(), entries)
     ]
+
+
+def own_training(recipe: BankRecipe, entry: Mapping[str, Any]) -> BankRecipe:
+    """The training of one head: the bank's, but for what its entry says otherwise."""
+    return dataclasses.replace(
+        recipe,
+        weight_decay=float(entry.get("weight_decay", recipe.weight_decay)),
+        warmup=float(entry.get("warmup", recipe.warmup)),
+    )
 
 
 def training_notes(learners: Sequence[Learner], feed_seconds: float, identity: str) -> dict[str, Any]:
@@ -202,27 +213,31 @@ def train_bank(
     journal: Journal,
     stage: str = "heads",
     tune: Dataset | None = None,
+    prune: Prune | None = None,
+    feeding: Feeding | None = None,
 ) -> HeadBank:
     """Trains all heads of the bank on a frozen backbone in the same passes and saves them at `path`.
 
-    Goes on where an earlier run was killed. tune: where an early stop is decided, if the recipe has a `patience`. With
-    the bank are noted: the seconds of each head and of the feed, why heads were dropped, at which step each was best on
-    tune, and `identity`, what the training depended on beside the seed.
+    Goes on where an earlier run was killed. tune: where an early stop is decided, if the recipe has a `patience`, and
+    where `prune` looks. feeding: where states come from, if several banks share that; it has chosen already.
+    With the bank are noted: the seconds of each head and of the feed, why heads were dropped, at which step each was
+    best on tune, and `identity`, what the training depended on beside the seed.
     """
     windows = train.windows
     plan = plan_batches(windows, recipe, seed)
     learners = bank_learners(bank, recipe, windows, plan, seed)
-    feeding = Feeding(
-        backbone,
-        recipe,
-        reads=bank.reads,
-        positions=bank.positions,
-        directory=states_of(path),
-        identity=identity,
-        journal=journal,
-    )
-    feeding.choose(windows, list(bank.heads))
-    early, checks = _early_stop(task, tune, feeding, learners, recipe, plan, journal)
+    if feeding is None:
+        feeding = Feeding(
+            backbone,
+            recipe,
+            reads=bank.reads,
+            positions=bank.positions,
+            directory=states_of(path),
+            identity=identity,
+            journal=journal,
+        )
+        feeding.choose(windows, list(bank.heads))
+    early, checks = _early_stop(task, tune, feeding, learners, recipe, plan, journal, prune)
 
     def check(step: int) -> None:
         if early is not None and step in checks:
@@ -258,9 +273,10 @@ def _early_stop(
     recipe: BankRecipe,
     plan: BatchPlan,
     journal: Journal,
+    prune: Prune | None,
 ) -> tuple[EarlyStop | None, set[int]]:
-    """What watches over the learners, if the recipe wants it, and after which steps."""
-    if not recipe.patience or tune is None or not len(tune.windows):
+    """What watches over the learners, if the recipe wants it or some are to be pruned, and after which steps."""
+    if not (recipe.patience or prune) or tune is None or not len(tune.windows):
         return None, set()
     early = EarlyStop(
         task,
@@ -271,5 +287,6 @@ def _early_stop(
         patience=recipe.patience,
         batch_tokens=recipe.batch_tokens,
         journal=journal,
+        prune=prune,
     )
     return early, check_steps(plan, recipe.epochs, recipe.checks)

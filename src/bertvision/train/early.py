@@ -1,7 +1,7 @@
 """Early stop: a few times per epoch every head is looked at on the tune set, and the best it ever was is kept."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -11,11 +11,14 @@ from bertvision.states.source import Source
 from bertvision.train.learner import Learner, Task
 from bertvision.train.progress import Journal
 
+Prune = Callable[[int, Mapping[str, float]], Mapping[str, str]]  # step, {learner: loss on tune} -> {who goes: why}
+
 
 class EarlyStop:
     """Checks learners on `windows`, all in one pass of the source.
 
-    patience: checks without improvement after which a learner stops. batch_tokens: most tokens in a batch.
+    patience: checks without improvement after which a learner stops; 0 = it does not. prune: told the losses of every
+    check, it may have learners stop that do worse than others. batch_tokens: most tokens in a batch.
     """
 
     def __init__(
@@ -29,9 +32,10 @@ class EarlyStop:
         patience: int,
         batch_tokens: int,
         journal: Journal,
+        prune: Prune | None = None,
     ) -> None:
         self.task, self.windows, self.source, self.learners = task, windows, source, learners
-        self.pad, self.patience, self.journal = pad, patience, journal
+        self.pad, self.patience, self.journal, self.prune = pad, patience, journal, prune
         self.batches = by_length(windows.lengths, batch_tokens)
 
     def check(self, step: int) -> float:
@@ -44,10 +48,17 @@ class EarlyStop:
                 self.journal.note(f"{learner.name} is dropped: {learner.stopped}")
             elif learner.finished:
                 self.journal.note(f"{learner.name} stops early: {learner.finished}")
+        if self.prune is not None:
+            going = {one.name: loss for one, loss in zip(learning, losses) if not one.stopped}
+            pruned = self.prune(step, going)
+            for learner in learning:
+                if learner.name in pruned and not learner.resting:
+                    learner.finished = pruned[learner.name]
+                    self.journal.note(f"{learner.name} is pruned: {learner.finished}")
         return seconds
 
     def take_best(self) -> dict[str, dict[str, float]]:
-        """Makes every learner what it was at its best; {name: the step and the loss of that}."""
+        """Makes every learner what it was at its best, where that was kept; {name: the step and the loss of that}."""
         for learner in self.learners:
             learner.take_best()
         seen = [learner for learner in self.learners if learner.best.step >= 0]

@@ -30,6 +30,7 @@ from bertvision.recipe import BankRecipe, FinetuneRecipe, head_spec
 from bertvision.states.layout import Reads
 from bertvision.states.source import stored
 from bertvision.tasks import Dataset, Task
+from bertvision.train import agenda
 from bertvision.train.bank import HeadBank, bank_learners, bank_path, training_notes
 from bertvision.train.feeding import store_states
 from bertvision.train.learner import Learner, fold
@@ -156,7 +157,7 @@ def finetune(
     )
     loop.feed_seconds = seconds  # those of an earlier run are in its snapshot
     save_checkpoint(0)  # epoch 0: the encoder as it came
-    loop.run(f"tuning, seed {seed}")
+    loop.run(agenda.tuning(seed))
     clear_tuning(directory)
     backbone.eval()
     return checkpoints

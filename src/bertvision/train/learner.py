@@ -65,6 +65,11 @@ class Learner:
         self.best = Best()
 
     @property
+    def rate(self) -> float:
+        """The learning rate of its head at the last update."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    @property
     def resting(self) -> bool:
         """Whether it will not learn again."""
         return bool(self.stopped or self.finished)
@@ -91,9 +96,12 @@ class Learner:
 
     def check(self, loss: float, step: int, patience: int) -> None:
         """Takes note of its loss on the tune set: keeps itself if it is better than ever, and stops after `patience`
-        checks that were not. A check without an update since the last one says nothing and is not counted."""
+        checks that were not. A check without an update since the last one says nothing and is not counted.
+        Without a patience it goes on as it is, as long as the loss is finite."""
         if not math.isfinite(loss):
             self._stop("loss on tune", loss, step)
+        elif not patience:
+            return
         elif self.best.step < 0 or loss < self.best.loss:
             self.best = Best(loss, step, 0, {key: value.detach().clone() for key, value in self._values().items()})
         elif self.best.moved:

@@ -121,8 +121,10 @@ class Loop:
             self.journal.note(f"{learner.name} is dropped: {learner.stopped}")
 
     def _status(self, step: int) -> dict[str, object]:
-        losses = {learner.name: round(learner.loss, 4) for learner in self.learners if not learner.resting}
-        return {"step": step, "of": len(self.plan), "loss": losses}
+        learning = [learner for learner in self.learners if not learner.resting]
+        losses = {learner.name: round(learner.loss, 4) for learner in learning}
+        rates = {learner.name: float(f"{learner.rate:.4g}") for learner in learning}
+        return {"step": step, "of": len(self.plan), "loss": losses, "learning_rate": rates}
 
     def _save(self, step: int) -> None:
         tensors = {f"{place}.{key}": v for place, one in enumerate(self.learners) for key, v in one.state().items()}

@@ -11,8 +11,10 @@ from bertvision.errors import UserError
 from bertvision.files import claim, write_json, write_text
 from bertvision.recipe import Recipe, from_table, load_recipe, to_toml
 from bertvision.train.bank import file_name
+from bertvision.train.compare import join_comparisons
 from bertvision.train.progress import Journal
 from bertvision.train.record import Record, now
+from bertvision.train.stages import plan_variants
 from bertvision.train.study import Study
 
 
@@ -43,10 +45,12 @@ class Series:
     def run(self) -> list[dict[str, Any]]:
         """Every variant that is not done yet; the rows of metrics.json."""
         self.begin()
+        plan_variants(self.variants)
         for name, study in self.variants.items():
             self.journal.say(f"{name}:")
             study.run()
             write_json(self.directory / "metrics.json", self.rows())
+            join_comparisons(self.directory, {each: one.directory for each, one in self.variants.items()})
         self.record.finish()
         return self.rows()
 

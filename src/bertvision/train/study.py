@@ -17,7 +17,10 @@ from bertvision.errors import UserError
 from bertvision.files import claim, read_json, save_tensors, write_json, write_text
 from bertvision.recipe import Recipe, load_recipe, to_toml
 from bertvision.tasks import TASKS, Dataset
+from bertvision.train import agenda
+from bertvision.train.analysis import write_analysis
 from bertvision.train.bank import HeadBank, at_fractions, bank_path, clear_bank, file_name, train_bank
+from bertvision.train.compare import write_comparisons
 from bertvision.train.finetune import (
     Along,
     Checkpoint,
@@ -30,8 +33,9 @@ from bertvision.train.members import Members, load_members, report_rows
 from bertvision.train.predict import predict
 from bertvision.train.progress import Journal
 from bertvision.train.record import Record, now
+from bertvision.train.stages import plan_study
 
-COSMETIC = ("seeds", "title", "paper", "snapshot_seconds")  # may change without invalidating what is done
+COSMETIC = ("seeds", "title", "paper", "snapshot_seconds", "search")  # may change without invalidating what is done
 
 
 class Study:
@@ -79,14 +83,26 @@ class Study:
         if self.finished and self.record.read().get("finished"):
             self.journal.say(f"{self.directory}: already finished; nothing to do")
         else:
+            plan_study(self)
             for seed in self.recipe.seeds:
                 self.tune(seed)
                 for epoch in self.epochs:
                     self.train(seed, epoch)
                     self.score(seed, epoch)
             self.record.finish()
-        write_json(self.directory / "metrics.json", self.rows())
-        return self.rows()
+        rows = self.rows()
+        write_json(self.directory / "metrics.json", rows)
+        self._look_back()
+        return rows
+
+    def _look_back(self) -> None:
+        """Comparisons and analysis of all that was scored, from what is stored, unless they are younger than that."""
+        scores = [self._scores(seed, epoch) for seed in self.recipe.seeds for epoch in self.epochs]
+        scored = max(path.stat().st_mtime for path in scores)
+        for name, write in (("comparisons.json", write_comparisons), ("analysis.json", write_analysis)):
+            path = self.directory / name
+            if not path.is_file() or path.stat().st_mtime < scored:
+                write(self, self.data)
 
     def begin(self) -> None:
         """Claims the directory for this recipe; a directory with another recipe is refused."""
@@ -158,7 +174,7 @@ class Study:
             identity=self.identity,
             snapshot_seconds=self.recipe.snapshot_seconds,
             journal=self.journal,
-            stage=f"heads on epoch {epoch:g}, seed {seed}",
+            stage=agenda.heads(epoch, seed),
             tune=self.data["tune"],
         )
         return path
@@ -192,7 +208,7 @@ class Study:
                 self.journal,
                 ensembles=members.pairs,
                 keep=True,
-                stage=f"scoring epoch {epoch:g} on {split}, seed {seed}",
+                stage=agenda.scoring(epoch, split, seed),
             )
             place = self._seed(seed) / "predictions" / f"{epoch:g}" / split
             for name, predictions in passes[split].predictions.items():
@@ -200,8 +216,11 @@ class Study:
             logs = passes[split].log_probabilities
             save_tensors(place / "logits.safetensors", logs, {"per": "token" if self.task.per_token else "window"})
             logs.clear()
-        rows = report_rows(members, passes["tune"], passes["test"], self.task, self.data)
-        write_json(path, [{"seed": seed, "checkpoint": epoch, **row} for row in rows])
+        found = report_rows(members, passes["tune"], passes["test"], self.task, self.data)
+        rows = [{"seed": seed, "checkpoint": epoch, **row} for row in found]
+        write_json(path, rows)
+        if self.journal.scalars is not None:
+            self.journal.scalars.scores(seed, epoch, rows, self.task.metrics)
         write_json(self.directory / "metrics.json", self.rows())
         self._note_dropped(seed, epoch, members.dropped)
 
@@ -216,6 +235,12 @@ class Study:
             place = found.directory if found else f"{self._seed(seed)}, epoch {epoch:g}"
             raise UserError(f"{place}: no such checkpoint; `bertvision finetune` makes it")
         return found
+
+    def tuned(self, seed: int, epoch: float) -> Backbone:
+        """The backbone of a checkpoint, which must have been tuned on the data and settings of now."""
+        checkpoint = self.checkpoint(seed, epoch)
+        self._check(checkpoint)
+        return checkpoint.load(self.task, self.recipe.backbone.name)[0]
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of all cells done so far."""

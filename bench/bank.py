@@ -1,0 +1,98 @@
+"""The bank: ten heads trained in the same passes, against one after the other, each with its own live pass.
+
+And what a bank of four cheap heads costs beyond a bare backbone pass over the same batches.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertvision.backbone.backbone import Backbone
+from bertvision.data.batches import BatchPlan, collate
+from bertvision.recipe import BankRecipe
+from bertvision.tasks import Dataset, Spans
+from bertvision.train.bank import HeadBank, train_bank
+from bertvision.train.progress import Journal
+from side_by_side import Finding, main, race, squad
+
+CHEAP = [
+    {"kind": "pool"},
+    {"kind": "pool", "weights": "mean"},
+    {"kind": "last"},
+    {"kind": "attend", "form": "dot"},
+]
+TEN = [
+    *CHEAP,
+    {"kind": "compress", "size": 64},
+    {"kind": "compress", "size": 64, "skip": True},
+    {"kind": "compress", "size": 64, "shared": False},
+    {"kind": "compress", "size": 386},
+    {"kind": "compress", "size": 386, "skip": True},
+    {"kind": "conv", "form": "grid", "input": "pooled"},
+]
+FOUR = [*CHEAP[:3], {"kind": "compress", "size": 64}]
+RECIPE = BankRecipe(states="live")
+SEED = 1
+
+
+def measure(windows: int, rounds: int) -> list[Finding]:
+    backbone = Backbone.load("minilm")
+    data = squad(windows, backbone)
+
+    def apart() -> None:
+        for entry in TEN:
+            train([entry], backbone, data)
+
+    together, quick, slow = race(lambda: train(TEN, backbone, data), apart, rounds)
+    share, bare, four = race(lambda: bare_pass(backbone, data), lambda: train(FOUR, backbone, data), rounds)
+    size = f"{len(data.windows)} windows of {data.windows.lengths.mean():.0f} tokens"
+    return [
+        Finding("bank", together, 5.0, f"ten heads together {quick:.1f} s, one after the other {slow:.1f} s; {size}"),
+        Finding(
+            "cheap_bank_over_backbone",
+            share,
+            1.15,
+            f"four cheap heads {four:.2f} s, the backbone alone {bare:.2f} s; {size}",
+            at_most=True,
+        ),
+    ]
+
+
+def train(entries: Sequence[dict[str, Any]], backbone: Backbone, data: Dataset) -> None:
+    """One epoch of all these heads in the same passes."""
+    bank = HeadBank(entries, layers=backbone.layers, width=backbone.width, task="spans", seed=SEED)
+    with tempfile.TemporaryDirectory() as directory:
+        train_bank(
+            bank,
+            backbone,
+            Spans(),
+            data,
+            RECIPE,
+            seed=SEED,
+            path=Path(directory) / "heads.safetensors",
+            identity="bench",
+            snapshot_seconds=3600,
+            journal=Journal(quiet=True),
+        )
+
+
+@torch.no_grad()
+def bare_pass(backbone: Backbone, data: Dataset) -> None:
+    """The same batches through the encoder, of which nothing but the last layer is kept."""
+    plan = BatchPlan(
+        data.windows.lengths,
+        epochs=RECIPE.epochs,
+        batch_size=RECIPE.batch_size,
+        batch_tokens=RECIPE.batch_tokens,
+        seed=SEED,
+    )
+    backbone.eval()
+    for index in plan.batches:
+        backbone(collate(data.windows, index, backbone.pad), "last")
+
+
+if __name__ == "__main__":
+    main(measure, windows=96)

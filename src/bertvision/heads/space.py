@@ -1,0 +1,181 @@
+"""What a search may vary in a head: for every option and every key of its training, the values it can take."""
+
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+from bertvision import toml
+from bertvision.errors import UserError, nearest
+from bertvision.heads.registry import Impossible, Odd, Share, check_spec, limits, options
+from bertvision.recipe import HeadEntry
+
+TRAINING = {
+    key: hint for key, hint in typing.get_type_hints(HeadEntry, include_extras=True).items() if key != "name"
+}  # what can be varied in any head beside its options
+TABLE = ("key", "values", "low", "high", "log")
+SIZES = 16, 512
+KERNELS = 1, 3, 5, 7
+RATES = 1e-4, 1e-2
+MOST_DROPOUT = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """One of several values."""
+
+    values: tuple[Any, ...]
+
+    def holds(self, value: Any) -> bool:
+        return any(type(value) is type(one) and value == one for one in self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A number from low to high, both included; log: evenly over powers; whole: only whole numbers."""
+
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+
+    def holds(self, value: Any) -> bool:
+        return not isinstance(value, bool | str) and self.low <= value <= self.high
+
+    def widened(self, values: Sequence[Any]) -> "Range":
+        """The same, but as wide as these values ask for."""
+        fitting = [value for value in values if value > 0 or not self.log]
+        return Range(min([self.low, *fitting]), max([self.high, *fitting]), self.log, self.whole)
+
+
+Space = dict[str, Choices | Range]
+
+
+def head_space(kind: str, tables: Sequence[Mapping[str, Any]], known: Mapping[str, Sequence[Any]]) -> Space:
+    """What is varied in a head of this kind: key -> its values.
+
+    tables: the recipe's `search`; where there are none, the learning rate and every option. known: values that heads of
+    this kind have in the recipe, by key: a range that is not the user's own is wide enough for them.
+    """
+    if tables:
+        mine = [table for table in tables if table["key"] in TRAINING or table["key"] in options(kind)]
+        return {table["key"]: _told(kind, table) for table in mine}
+    usual = {"learning_rate": Range(*RATES, log=True)} | {name: _usual(kind, name) for name in options(kind)}
+    return {
+        name: one.widened(known.get(name, ())) if isinstance(one, Range) else one
+        for name, one in usual.items()
+        if one is not None
+    }
+
+
+def fitting_options(
+    base: Mapping[str, Any], drawn: Mapping[str, Any], build: Callable[[dict[str, Any]], object]
+) -> dict[str, Any]:
+    """Those of the options drawn for a head that go together: one that `build` refuses stays as it is in `base`.
+
+    If what it refuses was not drawn, the last of those drawn gives way.
+    """
+    kept = dict(drawn)
+    while True:
+        try:
+            build({**base, **kept})
+            return kept
+        except Impossible as refused:
+            if not kept:
+                raise
+            kept.pop(refused.option if refused.option in kept else [*kept][-1])
+
+
+def check_search(tables: Sequence[Mapping[str, Any]], kinds: Sequence[str], where: str) -> None:
+    """UserError, naming search.N, unless these tables can be searched with heads of these kinds."""
+    seen: set[str] = set()
+    for number, table in enumerate(tables):
+        place = f"{where}: search.{number}"
+        for name in table:
+            if name not in TABLE:
+                raise UserError(f"{place}.{name}: unknown key; {nearest(str(name), TABLE)}")
+        key = table.get("key")
+        if not isinstance(key, str):
+            raise UserError(f"{place}.key: name what is to be varied, for example learning_rate")
+        having = [kind for kind in kinds if key in TRAINING or key in options(kind)]
+        if not having:
+            offered = {name for kind in kinds for name in options(kind)} | set(TRAINING)
+            raise UserError(f"{place}.key: no head of this recipe has {key!r}; {nearest(key, offered)}")
+        if key in seen:
+            raise UserError(f"{place}.key: {key!r} is there twice; join them")
+        seen.add(key)
+        if ("values" in table) == ("low" in table or "high" in table):
+            raise UserError(f"{place}: give {key} either values, or low and high")
+        if "values" in table:
+            _check_values(table, having, place)
+        else:
+            _check_range(table, having, place)
+
+
+def _check_values(table: Mapping[str, Any], kinds: Sequence[str], place: str) -> None:
+    values = table["values"]
+    if not isinstance(values, list | tuple) or not values:
+        raise UserError(f"{place}.values: a list of at least one value")
+    if any(value in values[:index] for index, value in enumerate(values)):
+        raise UserError(f"{place}.values: give each once")
+    if "log" in table:
+        raise UserError(f"{place}.log: is for low and high, not for values")
+    for value in values:
+        _check_value(table["key"], value, kinds, f"{place}.values")
+
+
+def _check_range(table: Mapping[str, Any], kinds: Sequence[str], place: str) -> None:
+    key = table["key"]
+    for kind in kinds:
+        known = options(kind).get(key)
+        if known is not None and (known.annotation not in (int, float) or _limit(kind, key) is _only(Odd)):
+            raise UserError(f"{place}.key: {key!r} has no low and high; give it values")
+    for end in ("low", "high"):
+        if end not in table:
+            raise UserError(f"{place}.{end}: is missing")
+        toml.convert(table[end], float, f"{place}.{end}")
+        _check_value(key, table[end], kinds, f"{place}.{end}")
+    if table["low"] >= table["high"]:
+        raise UserError(f"{place}.low: {table['low']!r} must be less than high, {table['high']!r}")
+    if toml.convert(table.get("log", False), bool, f"{place}.log") and table["low"] <= 0:
+        raise UserError(f"{place}.low: must be more than 0 with log = true")
+
+
+def _check_value(key: str, value: Any, kinds: Sequence[str], place: str) -> None:
+    if key in TRAINING:
+        toml.convert(value, TRAINING[key], place)
+        return
+    for kind in kinds:
+        check_spec({"kind": kind, key: value}, place)
+
+
+def _told(kind: str, table: Mapping[str, Any]) -> Choices | Range:
+    """As a table of the recipe says."""
+    key = table["key"]
+    number = float if key in TRAINING else options(kind)[key].annotation
+    if "values" in table:
+        return Choices(tuple(float(value) if number is float else value for value in table["values"]))
+    return Range(table["low"], table["high"], table.get("log", False), whole=number is int)
+
+
+def _usual(kind: str, name: str) -> Choices | Range | None:
+    """What an option is worth trying at, from how the head declares it; None where that does not tell."""
+    declared, limit = options(kind)[name].annotation, _limit(kind, name)
+    if get_origin(declared) is Literal:
+        return Choices(get_args(declared))
+    if declared is bool:
+        return Choices((False, True))
+    if limit is _only(Odd):
+        return Choices(KERNELS)
+    if limit is _only(Share):
+        return Range(0.0, MOST_DROPOUT)
+    return Range(*SIZES, log=True, whole=True) if declared is int else None
+
+
+def _limit(kind: str, name: str) -> Any:
+    return limits(kind).get(name)
+
+
+def _only(declared: Any) -> Any:
+    """The limit of an annotated type of options."""
+    return get_args(declared)[1]

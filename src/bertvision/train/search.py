@@ -1,0 +1,281 @@
+"""Search: heads and their training varied by Optuna, a round of trials trained at once, judged on tune alone."""
+
+import dataclasses
+import hashlib
+import json
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bertvision.backbone.backbone import Backbone
+from bertvision.errors import UserError
+from bertvision.files import fitting, read_json, write_json, write_text
+from bertvision.heads import build_head
+from bertvision.recipe import to_toml
+from bertvision.train.agenda import Planned
+from bertvision.train.bank import HeadBank, clear_bank, train_bank
+from bertvision.train.feeding import Feeding
+from bertvision.train.loop import plan_batches
+from bertvision.train.predict import predict
+from bertvision.train.stages import planned_stages, tokens_of
+from bertvision.train.study import Study
+from bertvision.train.trials import Outcome, State, Trial, Trials
+
+STATES = "states"  # of all rounds, where they are stored; removed in the end
+
+
+class Search:
+    """A search for heads on the last checkpoint of a study's first seed, in the study's directory.
+
+    directory/search/ search.json, optuna.jsonl (finished trials), round-K.json (what a round tries, and its losses on
+    tune so far), trials.json, best.toml. The test set plays no part. Killed at any moment, it goes on where it was.
+
+    trials: how many in all. size: of a round: that many heads share each pass of the backbone.
+    """
+
+    def __init__(self, study: Study, *, trials: int, size: int = 8) -> None:
+        self.study, self.recipe, self.task, self.journal = study, study.recipe, study.task, study.journal
+        self.wanted, self.size = trials, size
+        self.directory = study.directory / "search"
+        self.seed, self.epoch = self.recipe.seeds[0], study.epochs[-1]
+        if not self.recipe.heads:
+            raise UserError("heads: there are none to vary; add [[heads]] with a kind to the recipe")
+        if self.recipe.bank.feed == "along":
+            raise UserError('bank.feed: a search trains its heads on a finished checkpoint; set it to "after"')
+        self._feedings: dict[str, Feeding] = {}
+
+    @property
+    def metric(self) -> str:
+        """What is maximised, on tune."""
+        return self.task.metrics[-1]
+
+    @property
+    def best(self) -> Path:
+        """The recipe with the best heads."""
+        return self.directory / "best.toml"
+
+    def run(self) -> list[dict[str, Any]]:
+        """All trials that are not done yet; the rows of trials.json."""
+        self.study.begin()
+        self._settle()
+        self._plan()
+        self.study.tune(self.seed)
+        number = 0
+        while (found := self._round(number)).trials:
+            if found.trials[-1].number >= len(self.trials):
+                self._train(found)
+                self._score(found)
+                self._write()
+            found.clear()
+            number += 1
+        shutil.rmtree(self.directory / STATES, ignore_errors=True)
+        return self.trials.rows(self.metric)
+
+    def _round(self, number: int) -> "Round":
+        """A round as it was begun, or a new one if there is to be another."""
+        path = self.directory / f"round-{number}.json"
+        if path.is_file():
+            return Round.read(path)
+        asked = self.trials.ask(min(self.size, self.wanted - len(self.trials)))
+        if not asked and len(self.trials) < self.wanted:
+            self.journal.note(f"search: after {len(self.trials)} trials there is nothing new left to try")
+        found = Round(path, asked)
+        if asked:
+            found.write()
+        return found
+
+    def _train(self, found: "Round") -> None:
+        """Trains the heads of a round as one bank, unless that is done."""
+        if found.bank.exists():
+            return
+        bank, data = self.recipe.bank, self.study.data
+        last = len(plan_batches(data["train"].windows, bank, self.seed))
+
+        def prune(step: int, losses: Mapping[str, float]) -> dict[str, str]:
+            found.losses[step] = dict(losses)
+            ended = step == last  # what is trained to its end is scored
+            behind = [] if ended else [name for name in losses if self.trials.behind(found.losses_of(name, step))]
+            why = f"worse on tune at step {step} than half of those completed before"
+            found.pruned |= dict.fromkeys(behind, why)
+            found.write()
+            return {name: found.pruned[name] for name in behind}
+
+        heads = HeadBank([trial.head for trial in found.trials], **self._shape, seed=self.seed)
+        train_bank(
+            heads,
+            self.backbone,
+            self.task,
+            data["train"],
+            bank,
+            seed=self.seed,
+            path=found.bank,
+            identity=_digest(self.study.identity, heads.entries),
+            snapshot_seconds=self.recipe.snapshot_seconds,
+            journal=self.journal,
+            stage=found.name,
+            tune=data["tune"],
+            prune=prune,
+            feeding=self._feeding(heads),
+        )
+
+    def _score(self, found: "Round") -> None:
+        """Scores what was trained to its end, in one pass over tune, and takes note of every trial of the round."""
+        bank, notes = HeadBank.load(found.bank)
+        dropped = notes["stopped"]
+        ended = {name: head for name, head in bank.items() if name not in dropped and name not in found.pruned}
+        tune = self.study.data["tune"]
+        stage = scoring_name(found.name)
+        options = self.recipe.evaluate
+        passed = predict(self.backbone, ended, self.task, tune, options, self.journal, stage=stage) if ended else None
+        for trial in found.trials[len(self.trials) - found.trials[0].number :]:  # a kill may have come among them
+            name = trial.name
+            about: dict[str, Any] = {
+                "parameters": bank[name].parameter_count(),
+                "seconds": round(notes["feed_seconds"] + notes["seconds"][name], 3),
+            }
+            score = None
+            if passed is not None and name in ended:
+                predictions = passed.predictions[name]
+                about["threshold"] = self.task.choose(predictions, tune)
+                score = float(self.task.scores(predictions, tune, about["threshold"])[self.metric])
+            state: State = "dropped" if name in dropped else "pruned" if name in found.pruned else "complete"
+            why = dropped.get(name) or found.pruned.get(name, "")
+            self.trials.add(trial, Outcome(state, score, why, found.losses_of(name), about))
+            self.journal.log("trial", trial=trial.number, state=state, **{f"tune_{self.metric}": score})
+
+    def _write(self) -> None:
+        """trials.json, and best.toml once a trial is complete."""
+        rows = self.trials.rows(self.metric)
+        write_json(self.directory / "trials.json", rows)
+        if heads := best_heads(rows, self.metric):
+            write_text(self.best, to_toml(dataclasses.replace(self.recipe, heads=heads, search=())))
+
+    def _settle(self) -> None:
+        """Refuses a directory that holds a search of another kind: its trials would not be comparable."""
+        spaces = {kind: {key: str(one) for key, one in space.items()} for kind, space in self.trials.spaces.items()}
+        wanted = {"identity": _digest(self.study.identity, spaces), "round": self.size}
+        path = self.directory / "search.json"
+        if path.is_file() and read_json(path, "note of a search") != wanted:
+            raise UserError(
+                f"{self.directory}: holds a search with another --round, over other options or on other data; "
+                "choose another --out, or delete it"
+            )
+        write_json(path, wanted)
+
+    def _plan(self) -> None:
+        """Puts the rounds on the agenda."""
+        tokens = tokens_of(self.study)
+        stages = planned_stages(self.study, tokens)[:1]  # the tuning of the first seed
+        for first in range(0, self.wanted, self.size):
+            last = min(first + self.size, self.wanted) - 1
+            name, done = round_name(first, last), last < len(self.trials)
+            stages.append(Planned(name, "heads", round(self.recipe.bank.epochs * tokens["train"]), done))
+            stages.append(Planned(scoring_name(name), "scoring", tokens["tune"], done))
+        self.journal.agenda.plan(stages)
+
+    @cached_property
+    def trials(self) -> Trials:
+        def build(spec: dict[str, Any]) -> None:
+            shape = self._shape
+            with torch.device("meta"):  # whether it can be built; no numbers are needed for that
+                build_head(spec, **shape)
+
+        return Trials(self.directory / "optuna.jsonl", self.recipe, self.seed, build)
+
+    @cached_property
+    def backbone(self) -> Backbone:
+        return self.study.tuned(self.seed, self.epoch)
+
+    def _feeding(self, bank: HeadBank) -> Feeding:
+        """Where a round has its states from. Rounds that read the same share it: a store pays off the sooner."""
+        key = f"{bank.reads}-{bank.positions}"
+        if key not in self._feedings:
+            rounds = -(-self.wanted // self.size)
+            feeding = Feeding(
+                self.backbone,
+                dataclasses.replace(self.recipe.bank, epochs=self.recipe.bank.epochs * rounds),
+                reads=bank.reads,
+                positions=bank.positions,
+                directory=self.directory / STATES / key,
+                identity=self.study.identity,
+                journal=self.journal,
+            )
+            feeding.choose(self.study.data["train"].windows, list(bank.heads))
+            self._feedings[key] = feeding
+        return self._feedings[key]
+
+    @property
+    def _shape(self) -> dict[str, Any]:
+        """What a head is built for."""
+        shape = {"layers": self.backbone.layers, "width": self.backbone.width}
+        return {**shape, "task": self.task.name, "outputs": self.task.outputs}
+
+
+@dataclass
+class Round:
+    """Trials that are trained together. losses: {step: {trial: loss on tune}}; pruned: {trial: why it goes no further}.
+
+    All of it is in the file at `path`; the bank lies beside it until its trials are noted.
+    """
+
+    path: Path
+    trials: list[Trial]
+    losses: dict[int, dict[str, float]] = field(default_factory=dict)
+    pruned: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> "Round":
+        found = read_json(path, "round of a search")
+        with fitting(path, "round of a search"):
+            trials = [Trial(**trial) for trial in found["trials"]]
+            return cls(path, trials, {int(step): losses for step, losses in found["losses"].items()}, found["pruned"])
+
+    def write(self) -> None:
+        trials = [trial.to_json() for trial in self.trials]
+        write_json(self.path, {"trials": trials, "losses": self.losses, "pruned": self.pruned})
+
+    def clear(self) -> None:
+        """Removes the bank and what it needed."""
+        self.bank.unlink(missing_ok=True)
+        clear_bank(self.bank)
+
+    @property
+    def name(self) -> str:
+        return round_name(self.trials[0].number, self.trials[-1].number)
+
+    @property
+    def bank(self) -> Path:
+        return self.path.with_suffix(".safetensors")
+
+    def losses_of(self, name: str, until: float = math.inf) -> dict[int, float]:
+        """{step: loss on tune} of a trial, up to a step."""
+        return {step: losses[name] for step, losses in self.losses.items() if name in losses and step <= until}
+
+
+def round_name(first: int, last: int) -> str:
+    return f"trials {first} to {last}"
+
+
+def scoring_name(name: str) -> str:
+    return f"scoring {name} on tune"
+
+
+def best_heads(rows: Sequence[Mapping[str, Any]], metric: str) -> tuple[dict[str, Any], ...]:
+    """The best head of each kind on tune, the best of all first. A head keeps the name of its trial: its starting
+    values come from that, so that a study of it with the same seed ends where the trial did."""
+    complete = [row for row in rows if row["state"] == "complete"]
+    by_score = sorted(complete, key=lambda row: -row[f"tune_{metric}"])  # of equals the earlier
+    best: dict[str, dict[str, Any]] = {}
+    for row in by_score:
+        best.setdefault(row["head"]["kind"], row["head"])
+    return tuple(best.values())
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -1,0 +1,224 @@
+"""The trials of a search, and Optuna, which decides what to try next and what is not worth going on with."""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from bertvision.errors import UserError
+from bertvision.heads import options
+from bertvision.heads.space import TRAINING, Choices, Range, Space, fitting_options, head_space
+from bertvision.recipe import Recipe, head_spec
+from bertvision.train.bank import unique_names
+from bertvision.train.learner import fold
+
+HEAD = "head"  # the parameter that says which head of the recipe a trial varies
+GUIDED = 10  # a proposal that was tried before is asked for anew this often, then drawn blindly
+BLIND = 100  # and after so many of those there is nothing new left to try
+State = Literal["complete", "pruned", "dropped"]
+DIGITS = 3  # that a number drawn from a range keeps: more say nothing, and people read them
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A head to try. head: its table as in a recipe, named. params: what was drawn for it, by Optuna's names."""
+
+    number: int
+    head: dict[str, Any]
+    params: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.head["name"])
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a trial. score: the main metric on tune, None unless it was trained to the end.
+
+    why: it was not. losses: {step: loss on tune}. about: what else there is to say of it.
+    """
+
+    state: State
+    score: float | None
+    why: str
+    losses: dict[int, float]
+    about: dict[str, Any]
+
+
+class Trials:
+    """All trials of a search that are finished, in a journal of Optuna's: one line of JSON each.
+
+    build: makes a head of a spec, or raises `Impossible`. What is proposed depends on the finished trials and the seed
+    alone, so a search that was killed goes on as if it had not been. The caller has claimed the journal's directory.
+    """
+
+    def __init__(self, path: Path, recipe: Recipe, seed: int, build: Callable[[dict[str, Any]], object]) -> None:
+        self.heads = dict(zip(unique_names(recipe.heads), recipe.heads))
+        self.bank, self.seed, self.build = recipe.bank, seed, build
+        kinds = dict.fromkeys(str(head["kind"]) for head in recipe.heads)
+        self.spaces: dict[str, Space] = {kind: head_space(kind, recipe.search, self._known(kind)) for kind in kinds}
+        self.optuna = load_optuna()
+        self.finished = self._open(path)
+
+    def __len__(self) -> int:
+        return len(self.finished.get_trials(deepcopy=False))
+
+    def ask(self, count: int) -> list[Trial]:
+        """The next trials: first the heads of the recipe as they stand. Fewer than `count` once all has been tried."""
+        tried = [one.user_attrs["head"] for one in self.finished.get_trials(deepcopy=False)]
+        seen, first = [_plain(head) for head in tried], len(tried)
+        stands = list(self.heads)[first:]
+        memory = self.optuna.create_study(direction="maximize")
+        memory.add_trials(self.finished.get_trials())
+        guided, blind = self._samplers(first)
+        found: list[Trial] = []
+        while len(found) < count:
+            if stands:
+                head, params = self._as_it_stands(stands.pop(0))
+            else:
+                proposals = self._proposals(memory, [guided] * GUIDED + [blind] * BLIND)
+                new = next((one for one in proposals if _plain(one[0]) not in seen), None)
+                if new is None:
+                    break
+                head, params = new
+            number = first + len(found)
+            seen.append(_plain(head))
+            found.append(Trial(number, {**head, "name": f"{head['kind']}, trial {number}"}, params))
+        return found
+
+    def add(self, trial: Trial, outcome: Outcome) -> None:
+        """Takes note of a finished trial."""
+        states = self.optuna.trial.TrialState
+        kind = str(trial.head["kind"])
+        self.finished.add_trial(
+            self.optuna.trial.create_trial(
+                state=states.COMPLETE if outcome.state == "complete" else states.PRUNED,
+                value=outcome.score,
+                params=trial.params,
+                distributions={name: self._distribution(kind, name) for name in trial.params},
+                intermediate_values={step: -loss for step, loss in outcome.losses.items()},  # more is better
+                user_attrs={"head": trial.head, "state": outcome.state, "why": outcome.why, **outcome.about},
+            )
+        )
+
+    def behind(self, losses: Mapping[int, float]) -> bool:
+        """Whether a trial with these losses so far is worse than the median of the trials that were completed. One look
+        is too early to say."""
+        if len(losses) < 2:
+            return False
+        running = self.optuna.trial.create_trial(
+            state=self.optuna.trial.TrialState.RUNNING,
+            intermediate_values={step: -loss for step, loss in losses.items()},
+        )
+        return self.optuna.pruners.MedianPruner().prune(self.finished, running)
+
+    def rows(self, metric: str) -> list[dict[str, Any]]:
+        """All finished trials as plain values, in the order they were tried."""
+        return [
+            {
+                "trial": one.number,
+                **one.user_attrs,
+                "params": one.params,
+                f"tune_{metric}": one.value,
+                "tune_losses": {step: -value for step, value in sorted(one.intermediate_values.items())},
+            }
+            for one in self.finished.get_trials()
+        ]
+
+    def _samplers(self, first: int) -> tuple[Any, Any]:
+        seed = fold(self.seed, "search", first) % 2**32
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that something is experimental
+            guided = self.optuna.samplers.TPESampler(seed=seed, constant_liar=True)  # keeps away from what is under way
+        return guided, self.optuna.samplers.RandomSampler(seed=seed)
+
+    def _proposals(self, memory: Any, samplers: Sequence[Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+        for sampler in samplers:
+            memory.sampler = sampler
+            yield self._propose(memory.ask())
+
+    def _propose(self, trial: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        label = trial.suggest_categorical(HEAD, list(self.heads))
+        base = self.heads[label]
+        kind, spec = str(base["kind"]), head_spec(base)
+        drawn = {key: _draw(trial, f"{kind}.{key}", one) for key, one in self.spaces[kind].items()}
+        chosen = {key: value for key, value in drawn.items() if key not in TRAINING}
+        kept = fitting_options(spec, chosen, self.build)
+        training = {key: value for key, value in {**base, **drawn}.items() if key in TRAINING}
+        usual = {name: given.default for name, given in options(kind).items()}
+        worth_saying = {key: v for key, v in kept.items() if key in spec or v != usual[key]}
+        return {**spec, **worth_saying, **training}, self._params(label, {**kept, **training})
+
+    def _as_it_stands(self, label: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """A head of the recipe, unchanged."""
+        return self.heads[label], self._params(label, self._own(self.heads[label]))
+
+    def _params(self, label: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What Optuna is told of a head: those of its values that lie in the space."""
+        kind = str(self.heads[label]["kind"])
+        inside = {key: one for key, one in self.spaces[kind].items() if key in values and one.holds(values[key])}
+        return {HEAD: label} | {f"{kind}.{key}": values[key] for key in inside}
+
+    def _own(self, head: Mapping[str, Any]) -> dict[str, Any]:
+        """Every value of a head of the recipe, defaults included."""
+        usual = {name: given.default for name, given in options(str(head["kind"])).items()}
+        training = {key: float(head.get(key, getattr(self.bank, key))) for key in TRAINING}
+        training["learning_rate"] = training["learning_rate"] or self.bank.learning_rate  # 0 = the bank's
+        return usual | {key: value for key, value in head.items() if key in usual} | training
+
+    def _known(self, kind: str) -> dict[str, list[Any]]:
+        values = [self._own(head) for head in self.heads.values() if head["kind"] == kind]
+        return {key: [one[key] for one in values] for key in values[0]}
+
+    def _distribution(self, kind: str, name: str) -> Any:
+        found = self.optuna.distributions
+        if name == HEAD:
+            return found.CategoricalDistribution(list(self.heads))
+        one = self.spaces[kind][name.removeprefix(f"{kind}.")]
+        if isinstance(one, Choices):
+            return found.CategoricalDistribution(one.values)
+        distribution = found.IntDistribution if one.whole else found.FloatDistribution
+        return distribution(one.low, one.high, log=one.log)
+
+    def _open(self, path: Path) -> Any:
+        """The study in the journal at `path`, new or as a kill has left it."""
+        place = self.optuna.storages.journal
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        whole = path.read_bytes().rpartition(b"\n")[0]
+        with path.open("r+b") as file:
+            file.truncate(len(whole) + 1 if whole else 0)  # the last line may be torn
+        path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
+        backend = place.JournalFileBackend(str(path), place.JournalFileOpenLock(str(path)))
+        storage = self.optuna.storages.JournalStorage(backend)
+        return self.optuna.create_study(storage=storage, study_name="search", direction="maximize", load_if_exists=True)
+
+
+def _draw(trial: Any, name: str, one: Choices | Range) -> Any:
+    if isinstance(one, Choices):
+        return trial.suggest_categorical(name, one.values)
+    if one.whole:
+        return trial.suggest_int(name, int(one.low), int(one.high), log=one.log)
+    drawn = float(f"{trial.suggest_float(name, one.low, one.high, log=one.log):.{DIGITS}g}")
+    return min(max(drawn, one.low), one.high)
+
+
+def _plain(head: Mapping[str, Any]) -> dict[str, Any]:
+    """A head without its name: what makes two trials the same."""
+    return {key: value for key, value in head.items() if key != "name"}
+
+
+def load_optuna() -> Any:
+    """The package, told to keep quiet."""
+    try:
+        import optuna
+        import optuna.storages.journal
+    except ImportError:
+        raise UserError('search needs Optuna; install it with `pip install "bertvision[search]"`') from None
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna
