@@ -16,14 +16,17 @@ lint: $(STAMP)-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+bench: $(STAMP)-dev
+	$(BIN)/python bench/run.py
+
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[documents,serve]"
 	touch $@
 
 $(STAMP)-dev: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,lora]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev,documents,lora]"
 	touch $@ $(STAMP)
 
 clean:

@@ -16,7 +16,7 @@ from bertvision.recipe import BankRecipe
 from bertvision.tasks import Dataset, Spans
 from bertvision.train.bank import HeadBank, train_bank
 from bertvision.train.progress import Journal
-from side_by_side import Finding, main, race, squad
+from side_by_side import Finding, Race, main, squad
 
 CHEAP = [
     {"kind": "pool"},
@@ -40,25 +40,24 @@ SEED = 1
 
 def measure(windows: int, rounds: int) -> list[Finding]:
     backbone = Backbone.load("minilm")
-    data = squad(windows, backbone)
+    few, many = squad(windows, backbone), squad(3 * windows, backbone)
 
     def apart() -> None:
         for entry in TEN:
-            train([entry], backbone, data)
+            train([entry], backbone, few)
 
-    together, quick, slow = race(lambda: train(TEN, backbone, data), apart, rounds)
-    share, bare, four = race(lambda: bare_pass(backbone, data), lambda: train(FOUR, backbone, data), rounds)
-    size = f"{len(data.windows)} windows of {data.windows.lengths.mean():.0f} tokens"
+    ten = Race(lambda: train(TEN, backbone, few), apart, rounds=rounds)
+    cheap = Race(lambda: bare_pass(backbone, many), lambda: train(FOUR, backbone, many), rounds=rounds)
+    together = f"ten heads together {ten.seconds(0):.1f} s, one after the other {ten.seconds(1):.1f} s"
+    four = f"four cheap heads {cheap.seconds(1):.2f} s, the backbone alone {cheap.seconds(0):.2f} s"
     return [
-        Finding("bank", together, 5.0, f"ten heads together {quick:.1f} s, one after the other {slow:.1f} s; {size}"),
-        Finding(
-            "cheap_bank_over_backbone",
-            share,
-            1.15,
-            f"four cheap heads {four:.2f} s, the backbone alone {bare:.2f} s; {size}",
-            at_most=True,
-        ),
+        Finding("bank", ten.ratio(), 5.0, f"{together}; {size_of(few)}"),
+        Finding("cheap_bank_over_backbone", cheap.ratio(), 1.15, f"{four}; {size_of(many)}", at_most=True),
     ]
+
+
+def size_of(data: Dataset) -> str:
+    return f"{len(data.windows)} windows of {data.windows.lengths.mean():.0f} tokens"
 
 
 def train(entries: Sequence[dict[str, Any]], backbone: Backbone, data: Dataset) -> None:
@@ -95,4 +94,4 @@ def bare_pass(backbone: Backbone, data: Dataset) -> None:
 
 
 if __name__ == "__main__":
-    main(measure, windows=96)
+    main(measure, windows=80)

@@ -18,7 +18,7 @@ from bertvision.data.windows import Windows
 from bertvision.evaluate.spans import SpanCollector
 from bertvision.recipe import EvaluateRecipe
 from bertvision.tasks import Dataset
-from side_by_side import Finding, main, race, squad
+from side_by_side import Finding, Race, main, squad
 
 OPTIONS = EvaluateRecipe()
 LONGEST = 384
@@ -38,9 +38,9 @@ def measure(windows: int, rounds: int) -> list[Finding]:
         return collector.finish().answers()
 
     offsets = offsets_of(data.windows)
-    ratio, quick, slow = race(ours, lambda: plain_answers(data, offsets, logits), rounds)
-    says = f"{count / quick:,.0f} windows per second, a loop over windows {count / slow:,.0f}; {count:,} windows"
-    return [Finding("decode", ratio, 15.0, says)]
+    race = Race(ours, lambda: plain_answers(data, offsets, logits), rounds=rounds)
+    rates = f"{count / race.seconds(0):,.0f} windows per second, a loop over windows {count / race.seconds(1):,.0f}"
+    return [Finding("decode", race.ratio(), 15.0, f"{rates}; {count:,} windows")]
 
 
 def likely_logits(windows: Windows) -> NDArray[np.float32]:

@@ -12,7 +12,7 @@ from bertvision.recipe import BankRecipe
 from bertvision.tasks import Dataset, Labels
 from bertvision.train.bank import HeadBank, train_bank
 from bertvision.train.progress import Journal
-from side_by_side import Finding, main, race, squad
+from side_by_side import Finding, Race, main, squad
 
 EPOCHS = 10
 
@@ -22,10 +22,11 @@ def measure(windows: int, rounds: int) -> list[Finding]:
     found = squad(windows, backbone)
     unanswerable = (found.windows.targets[:, 0] == 0).astype(np.int64)  # the answer "nowhere" is [CLS]
     data = dataclasses.replace(found, windows=found.windows.with_targets(unanswerable))
-    ratio, quick, slow = race(lambda: train(backbone, data, "stored"), lambda: train(backbone, data, "live"), rounds)
-    says = f"{EPOCHS} epochs of a [CLS] head from a store {quick:.1f} s, the one pass included; live {slow:.1f} s"
+    race = Race(lambda: train(backbone, data, "stored"), lambda: train(backbone, data, "live"), rounds=rounds)
+    stored, live = race.seconds(0), race.seconds(1)
+    says = f"{EPOCHS} epochs of a [CLS] head from a store {stored:.1f} s, the one pass included; live {live:.1f} s"
     size = f"{len(data.windows)} windows of {data.windows.lengths.mean():.0f} tokens"
-    return [Finding("cls_epochs", ratio, 8.0, f"{says}; {size}")]
+    return [Finding("cls_epochs", race.ratio(), 8.0, f"{says}; {size}")]
 
 
 def train(backbone: Backbone, data: Dataset, states: Literal["live", "stored"]) -> None:

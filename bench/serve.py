@@ -170,7 +170,8 @@ def line(found: dict[str, Any]) -> str:
     reached = found["batching_ratio"] >= WANTED and found["lost"] == 0 and found["memory_ratio"] <= GROWTH
     return (
         f"serve: {found['batching_ratio']:.2f} times the throughput of one request at a time "
-        f"(at least {WANTED:g} wanted), {found['per_second_batching']:.0f} against {found['per_second_alone']:.0f} answers a second under "
+        f"(at least {WANTED:g} wanted), {found['per_second_batching']:.0f} against "
+        f"{found['per_second_alone']:.0f} answers a second under "
         f"{found['clients']} clients, {found['questions_per_pass']:.1f} questions a pass; "
         f"{found['answered']} answered, {found['lost']} lost; memory {found['memory_mib'][0]:.0f} -> "
         f"{found['memory_mib'][-1]:.0f} MiB over {found['minutes']:.1f} minutes: {'reached' if reached else 'MISSED'}"

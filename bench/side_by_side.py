@@ -52,13 +52,22 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def race(ours: Callable[[], object], theirs: Callable[[], object], rounds: int) -> tuple[float, float, float]:
-    """How many times longer theirs takes, and the seconds of ours and theirs; medians of alternating runs.
+class Race:
+    """Alternating runs of several ways to do the same work; the first is ours.
 
-    The ratio is taken within each round: a machine that is busy for a minute slows both alike.
+    Ratios are taken within each round: a machine that is busy for a minute slows all alike.
     """
-    pairs = [(seconds(ours), seconds(theirs)) for _ in range(rounds)]
-    return median(b / a for a, b in pairs), median(a for a, _ in pairs), median(b for _, b in pairs)
+
+    def __init__(self, *ways: Callable[[], object], rounds: int) -> None:
+        self.rounds = [[seconds(way) for way in ways] for _ in range(rounds)]
+
+    def seconds(self, way: int) -> float:
+        """The median of one way."""
+        return median(each[way] for each in self.rounds)
+
+    def ratio(self, way: int = 1) -> float:
+        """How many times longer another way takes than ours: the median."""
+        return median(each[way] / each[0] for each in self.rounds)
 
 
 def squad(questions: int, backbone: Backbone, name: str = "squad2/train.json") -> Dataset:

@@ -13,7 +13,7 @@ from bertvision.recipe import BankRecipe
 from bertvision.states.layout import Dtype
 from bertvision.states.source import Source, live, stored
 from bertvision.states.write import write_store
-from side_by_side import Finding, main, race, squad
+from side_by_side import Finding, Race, main, squad
 
 LONGEST = 384
 WANTED: dict[Dtype, float] = {"fp16": 4.0, "int8": 7.0}
@@ -32,9 +32,9 @@ def measure(windows: int, rounds: int) -> list[Finding]:
             found.append(Finding(f"store_{dtype}", padded / store.bytes, WANTED[dtype], says))
         shuffled = [collate(data, index, backbone.pad) for index in training_batches(data)]
         kept, made = stored(stores["fp16"]), live(backbone)
-        ratio, quick, slow = race(lambda: epoch(kept, shuffled), lambda: epoch(made, shuffled), rounds)
-    says = f"{len(data) / quick:,.0f} windows per second from fp16, {len(data) / slow:.1f} live, shuffled; {size}"
-    return [*found, Finding("stored_epoch", ratio, 5.0, says)]
+        race = Race(lambda: epoch(kept, shuffled), lambda: epoch(made, shuffled), rounds=rounds)
+    rates = f"{len(data) / race.seconds(0):,.0f} windows per second from fp16, {len(data) / race.seconds(1):.1f} live"
+    return [*found, Finding("stored_epoch", race.ratio(), 5.0, f"{rates}, shuffled; {size}")]
 
 
 def training_batches(windows: Windows) -> list[NDArray[np.int64]]:

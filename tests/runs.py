@@ -26,7 +26,7 @@ from bertvision.data.squad import write_articles
 from bertvision.recipe import DataRecipe, EvaluateRecipe, Recipe, from_table, to_toml
 from bertvision.tasks import Dataset, Spans
 from bertvision.train.bank import HeadBank
-from bertvision.train.predict import predict
+from bertvision.train.predict import Joined, predict
 from bertvision.train.progress import Journal
 from encoders import WORDS, save_tiny
 
@@ -35,6 +35,7 @@ processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(
     [
         "bertvision.train.evaluation",
+        "optuna.storages.journal",
         "bertvision.report.page",
         "transformers.models.bert.modeling_bert",
         "matplotlib.backends.backend_agg",
@@ -201,6 +202,6 @@ def _predict(encoder: str, path: str, count: int, answer: Connection) -> None:
     data = task.from_articles(path, chosen, backbone.tokenizer, DataRecipe(**LENGTHS))
     assert len(data.windows) == count
     bank = HeadBank([{"kind": "last"}, {"kind": "pool"}], layers=backbone.layers, width=backbone.width, task="spans")
-    ensembles = {"both": ("last", "pool")}
+    ensembles = {"both": Joined(("last", "pool"))}
     predict(backbone, dict(bank.items()), task, data, EvaluateRecipe(), Journal(quiet=True), ensembles=ensembles)
     answer.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)

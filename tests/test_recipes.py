@@ -39,7 +39,7 @@ SHRUNK = (
 SHORTER = {
     "bertvision-table1": ("finetune.epochs=1", "finetune.checkpoints=[0, 0.1]"),
     "answerability": ("finetune.epochs=1", "bank.epochs=1"),
-    "glue": ("data.tune=", "bank.epochs=1"),
+    "glue": ("data.tune=", "bank.epochs=1", "finetune.checkpoints=[]"),
 }
 
 each_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -146,6 +146,8 @@ def test_runs_from_tuning_to_report(path, encoders, tmp_path):
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "not complete" not in page and ("paper</button>" in page) == bool(recipe.paper)
     for entry in recipe.paper:
+        if entry["member"].endswith("(BERT-large)"):  # beside none of ours
+            continue
         assert entry["source"] in page
         assert all(f'data-value="{entry[key]!r}"' in page for key in {*SCORES, *COSTS} & {*entry})
 

@@ -17,7 +17,7 @@ from bertvision.evaluate.spans import CERTAIN, SpanCollector, SpanPredictions
 from bertvision.heads import build_head
 from bertvision.recipe import EvaluateRecipe
 from bertvision.tasks import Dataset, Spans
-from bertvision.train.predict import predict
+from bertvision.train.predict import Joined, predict
 from bertvision.train.progress import Journal
 from encoders import save_tiny, tiny_tokenizer
 
@@ -281,7 +281,13 @@ def test_the_token_budget_changes_no_prediction(decoding, backbone):
     for batch_tokens in (1, 300, 100_000):
         options = EvaluateRecipe(decoding=decoding, nbest=5, batch_tokens=batch_tokens)
         result = predict(
-            backbone, heads, Spans(), dataset, options, Journal(quiet=True), ensembles={"both": ("pool", "last")}
+            backbone,
+            heads,
+            Spans(),
+            dataset,
+            options,
+            Journal(quiet=True),
+            ensembles={"both": Joined(("pool", "last"))},
         )
         found[batch_tokens] = result.predictions
     for name in ("pool", "last", "both"):

@@ -23,6 +23,7 @@ paper = [
     {variant = "CoLA", checkpoint = 1, member = "backbone", matthews = 53.4, source = "Somebody 2021"},
     {variant = "CoLA", checkpoint = 1, member = "best head", matthews = 60.0, source = "Somebody 2021"},
     {variant = "RTE", checkpoint = 1, member = "pool", accuracy = 72.6, source = "Somebody 2021"},
+    {variant = "RTE", checkpoint = 1, member = "pool (large)", accuracy = 59.2, source = "Somebody 2021"},
     {variant = "WNLI", checkpoint = 1, member = "backbone", accuracy = 56.3, source = "Somebody 2021"},
 ]
 [finetune]
@@ -89,6 +90,12 @@ def test_one_line_per_variant_with_heads_chosen_on_tune():
     assert [cell.best for cell in grid.lines[0]].index(True) == grid.heading.index("Ensemble")
 
 
+def test_another_metric_of_the_paper_is_named():
+    paper = [{"checkpoint": 1, "member": "backbone", "accuracy": 82.0}]
+    grid = outcome_grid(outcomes(summarise(rows("CoLA", "matthews")), {"CoLA": paper}))
+    assert grid.lines[0][grid.heading.index("Backbone, paper")].text == "82.00 accuracy"
+
+
 def test_page_of_variants(glue):
     page = write_report(glue).read_text(encoding="utf-8")
     check_page(page)
@@ -106,6 +113,7 @@ def test_page_of_variants(glue):
     assert "| 72.60 |" in joint and "53.40" in cola and "53.40" not in rte and "72.60" in rte
     apart = text.split("## Published results without a counterpart here")[1]
     assert "| 1 | backbone, WNLI | 56.30 |" in apart and "53.40" not in apart
+    assert "| 1 | pool (large), RTE | 59.20 |" in apart and "60.00" not in apart
     assert "On the same data" not in text  # two test sets: never in one plot
     assert (glue / "figures" / "gains.svg").is_file()
 

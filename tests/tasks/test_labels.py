@@ -41,7 +41,7 @@ def test_sets_of_a_table(own, tokenizer):
     sets = task.load(own, tokenizer, seed=0)
     assert (task.labels, task.outputs, task.metrics) == (("north", "south"), 2, ("matthews", "f1", "accuracy"))
     assert {split: len(one.records) for split, one in sets.items()} == {"train": 40, "tune": 10, "test": 20}
-    assert sets["tune"].source == f"{own.train}, 20 % of it"
+    assert sets["tune"].source == f"{own.train}, 10 of its examples"
     texts = {one.texts for one in sets["train"].records}
     assert len(texts & {one.texts for one in sets["tune"].records}) < 3  # apart, but for texts that occur twice
     for one in sets.values():
@@ -68,12 +68,12 @@ def test_facts_are_enough_without_the_training_data(own, tokenizer, tmp_path):
 
 
 def test_a_limit_is_nested(own, tokenizer):
-    kept = [
-        {one.id for one in Labels().load(dataclasses.replace(own, limit=n), tokenizer, 0)["train"].records}
-        for n in (5, 20, 0)
-    ]
-    assert [len(each) for each in kept] == [5, 20, 40]
-    assert kept[0] < kept[1] < kept[2]
+    found = [Labels().load(dataclasses.replace(own, limit=n), tokenizer, 0) for n in (5, 20, 0)]
+    for split, sizes in (("train", [5, 20, 40]), ("tune", [1, 4, 10])):
+        kept = [{one.id for one in sets[split].records} for sets in found]
+        assert [len(each) for each in kept] == sizes
+        assert kept[0] < kept[1] < kept[2]
+    assert all(len(sets["test"].records) == 20 for sets in found)
 
 
 def test_answerability_of_windows_and_questions(tokenizer):
@@ -192,4 +192,4 @@ def test_real_sets_are_split_and_cut(name, tokenizer):
     assert max(one.windows.lengths.max() for one in sets.values()) <= 40
     whole = sets["tune"].gold.mean() if name == "STS-B" else (sets["tune"].gold == 1).mean()
     rest = sets["test"].gold.mean() if name == "STS-B" else (sets["test"].gold == 1).mean()
-    assert abs(whole - rest) < 0.4
+    assert abs(whole - rest) < 0.6

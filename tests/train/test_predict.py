@@ -11,7 +11,7 @@ from bertvision.data.batches import collate
 from bertvision.errors import UserError
 from bertvision.recipe import EvaluateRecipe
 from bertvision.train.bank import HeadBank
-from bertvision.train.predict import Pass, predict
+from bertvision.train.predict import Joined, Pass, predict
 from bertvision.train.progress import Journal
 from encoders import FAMILIES, save_tiny
 from runs import articles, encoder, load, peak_of_prediction, questions, recipe_of
@@ -28,7 +28,7 @@ RECIPE = recipe_of()
 BACKBONE, TASK, DATA = load(RECIPE)
 BANK = HeadBank(ENTRIES, layers=BACKBONE.layers, width=BACKBONE.width, task="spans", seed=3)
 MEMBERS = dict(BANK.items())
-PAIRS = {"both": ("last", "pool")}
+PAIRS = {"both": Joined(("last", "pool"))}
 
 
 def run(batch_tokens: int = 4096, members=MEMBERS, backbone=BACKBONE, data=DATA, ensembles=PAIRS, **options) -> Pass:
@@ -86,7 +86,7 @@ def test_an_ensemble_takes_the_larger_probability_of_each_token():
         batch = collate(windows, np.array([number]), BACKBONE.pad)
         with torch.no_grad():
             states = BACKBONE.eval()(batch)
-            members = [MEMBERS[name].eval()(states)[0].softmax(dim=0) for name in PAIRS["both"]]  # (S, 2)
+            members = [MEMBERS[name].eval()(states)[0].softmax(dim=0) for name in PAIRS["both"].parts]  # (S, 2)
         start, end = torch.maximum(*members).log().double().unbind(dim=1)
         begin, stop = int(windows.context_at[number]), int(windows.context_end[number])
         pairs = {
@@ -106,7 +106,7 @@ def test_an_ensemble_takes_the_larger_probability_of_each_token():
 
 
 def test_an_ensemble_of_equals_is_the_member_itself():
-    twice = run(ensembles={"twice": ("pool", "pool")}).predictions
+    twice = run(ensembles={"twice": Joined(("pool", "pool"))}).predictions
     assert twice["twice"].best() == twice["pool"].best()
     assert np.allclose(twice["twice"].no_answer, twice["pool"].no_answer, atol=1e-4)
 

@@ -71,7 +71,8 @@ def test_end_to_end_on_every_family(family, tmp_path):
 def test_the_files_of_a_run(finished):
     names = set(files(finished))
     members = ["backbone", "pool", "compress-size=8", "backbone+pool", "backbone+compress-size=8"]
-    expected = {"recipe.toml", "study.json", "log.jsonl", "metrics.json", "report.md", "report.html"}
+    expected = {"recipe.toml", "study.json", "log.jsonl", "metrics.json", "comparisons.json", "analysis.json"}
+    expected |= {"report.md", "report.html"}
     for seed in (1, 2):
         for epoch in ("0.5", "1"):
             place = f"seed-{seed}"

@@ -33,15 +33,17 @@ def example_sets(
 ) -> dict[str, tuple[str, list[Example]]]:
     """{split: (source, examples)}. Without a tune set, one is split off `train`, the same share of every stratum.
 
-    strata: (n,) of the training examples.
+    strata: (n,) of the training examples. A limit on training limits what is split off for choosing accordingly.
     """
-    source, tune = data.tune, []
+    source = data.tune
     if source:
         tune = load_examples(source, data)
     else:
         stay, off = split_off(strata, data.tune_share, seed)
+        most = max(1, round(data.limit * data.tune_share)) if data.limit else len(off)  # no larger than it would be
+        off = off[nested_fraction(len(off), most / len(off), seed)]
         tune, train = [train[i] for i in off], [train[i] for i in stay]
-        source = f"{data.train}, {100 * data.tune_share:g} % of it"
+        source = f"{data.train}, {len(tune):,} of its examples"
     train = [train[i] for i in training_part(len(train), data, seed)]
     return {
         "train": (data.train, train),

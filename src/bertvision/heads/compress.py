@@ -38,7 +38,8 @@ class Compress(Head):
 
     shared: one D for all layers, or one per layer. skip: the last layer's states are concatenated before W.
     pool_first: D is applied once, to the mix of all layers (weights = "learned" or "mean", see `pool`). beside: that
-    mix is concatenated before W. tokens (labels, score): "cls" reads [CLS]; "all" reads every real token and takes the mean before W.
+    mix is concatenated before W. tokens (labels, score): "cls" reads [CLS]; "all" reads every real token and takes the
+    mean before W.
     Parameters: (shared ? 1 : L) * (H + 1) * A + outputs * (L * A + (skip + beside) * H + 1), L = 1 with pool_first;
     plus L + 1 for a learned mix, with pool_first or beside.
     """

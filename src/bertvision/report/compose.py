@@ -9,7 +9,7 @@ from bertvision.report.cost import cost_section
 from bertvision.report.document import Album, Badge, Block, Code, Facts, Fold, Note, Report, Section
 from bertvision.report.facts import data_line, fact_lines
 from bertvision.report.gains import gain_blocks, gain_section
-from bertvision.report.joint import joint_sections, outcomes_of
+from bertvision.report.joint import apart, joint_sections, outcomes_of
 from bertvision.report.outcomes import outcome_sentences
 from bertvision.report.reading import Study
 from bertvision.report.scores import published_section, score_blocks
@@ -54,7 +54,7 @@ def _joint(study: Study, album: Album) -> list[Section]:
         for more in [*cost_section(one, metrics, own), *(analysis_sections(one, own) if one.analysis else [])]:
             blocks.append(Fold(more.title, more.blocks))
         sections.append(Section(name, blocks or [Note("No scores yet.")]))
-    return [*sections, *published_section(replace(study, rows=()), metrics_of(study.rows))]
+    return [*sections, *published_section(replace(study, rows=(), paper=apart(study)), metrics_of(study.rows))]
 
 
 def _badges(study: Study) -> list[Badge]:

@@ -8,8 +8,9 @@ from bertvision.report.curves import score_figure
 from bertvision.report.document import Album, Block, Fold, Note, Pictures, Section, Table
 from bertvision.report.forest import forest_figure, gain_of
 from bertvision.report.outcomes import Outcome, outcome_grid, outcomes
+from bertvision.report.paper import Entry, alone, member_of, of_another_run
 from bertvision.report.reading import Study
-from bertvision.report.summary import Row, rows_by_kind
+from bertvision.report.summary import ROLES, Row, rows_by_kind
 from bertvision.report.tables import member_grid
 
 LEGEND = (
@@ -39,6 +40,16 @@ def joint_sections(study: Study, album: Album) -> list[Section]:
         figure = forest_figure(known, "best head minus backbone, each in its own metric")
         blocks.append(Pictures([album.draw("gains", "What the best head gains in each variant", figure)]))
     return [Section("Side by side", blocks), *(_together(study, found, album) if same_test(study, found) else [])]
+
+
+def apart(study: Study) -> list[Entry]:
+    """Published results that stand beside none of ours: of no variant here, or of members that theirs does not have."""
+    best = {f"best {role}" for role in ROLES}  # these stand in the joint table
+    left = list(study.paper)
+    for one in study.variants.values():
+        found = [of_another_run(entry) for entry in alone(one.rows, one.paper) if member_of(entry) not in best]
+        left += [entry for entry in found if entry not in left]
+    return left
 
 
 def same_test(study: Study, found: Sequence[Outcome]) -> bool:

@@ -123,8 +123,15 @@ def _score(one: Outcome, role: str) -> Cell:
 
 
 def _published(one: Outcome, role: str) -> Cell:
-    """The paper's number beside ours: of the same member, else of what it calls its best of that role."""
+    """The paper's number beside ours: of the same member, else of what it calls its best of that role.
+
+    Where it has another metric than ours, that one is named.
+    """
     if role not in one.rows:
         return Cell(NOTHING)
     named = [entry for entry in one.paper if member_of(entry) == f"best {role}"]
-    return paper_cell(beside([one.rows[role]], one.paper)[0] or (named[0] if named else {}), one.metric)
+    entry = beside([one.rows[role]], one.paper)[0] or (named[0] if named else {})
+    if one.metric.key in entry:
+        return paper_cell(entry, one.metric)
+    other = next((metric for metric in metrics_of([one.rows[role]]) if metric.key in entry), None)
+    return Cell(f"{paper_cell(entry, other).text} {other.label}", entry[other.key]) if other else Cell(NOTHING)

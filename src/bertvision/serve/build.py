@@ -90,8 +90,9 @@ def _merit(row: Mapping[str, Any]) -> float:
 
 def _scored(rows: Sequence[dict[str, Any]]) -> Iterator[Choice]:
     for row in rows:
-        members = row["parts"].split(" + ") if "parts" in row else [row["member"]]
-        ensemble = Ensemble.of(members, row.get("how", "max"))
+        how = row.get("how", "max")
+        members = row["parts"].removesuffix(f", {how}").split(" + ") if "parts" in row else [row["member"]]
+        ensemble = Ensemble.of(members, how)
         yield Choice(row["seed"], row["checkpoint"], ensemble, row["threshold"], _merit(row), row)
 
 

@@ -53,7 +53,9 @@ def _headline(best: dict[str, Any]) -> str:
 def _context(context: str, start: int, end: int) -> str:
     marked = f"<mark>{html.escape(context[start:end])}</mark>" if end > start else ""
     before, after = html.escape(context[:start]), html.escape(context[end:])
-    return f'<div class="bv-context" tabindex="0" aria-label="The text, its answer marked">{before}{marked}{after}</div>'
+    return (
+        f'<div class="bv-context" tabindex="0" aria-label="The text, its answer marked">{before}{marked}{after}</div>'
+    )
 
 
 def _candidates(candidates: Sequence[dict[str, Any]]) -> str:

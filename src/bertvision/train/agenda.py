@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 Kind = Literal["tuning", "heads", "scoring"]
 
@@ -118,7 +118,7 @@ class Agenda:
         part, place = self.current
         return self.parts[part][place]
 
-    def _change(self, **values: int) -> None:
+    def _change(self, **values: Any) -> None:
         assert self.current is not None
         part, place = self.current
         self.parts[part][place] = replace(self.parts[part][place], **values)

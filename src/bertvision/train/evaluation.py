@@ -121,7 +121,8 @@ def _chosen(study: Study, seed: int, epoch: float) -> list[dict[str, Any]]:
 
 def _predict(study: Study, members: Members, dataset: Dataset, wanted: Sequence[str], rule: Any, quiet: bool) -> Pass:
     """A pass for the wanted heads and pairs alone."""
-    needed = {part for name in wanted for part in members.pairs.get(name, (name,))}
+    pairs = {name: joined for name, joined in members.pairs.items() if name in wanted}
+    needed = {*wanted, *(part for joined in pairs.values() for part in joined.parts)}
     found = predict(
         members.backbone,
         {name: head for name, head in members.heads.items() if name in needed},
@@ -129,7 +130,7 @@ def _predict(study: Study, members: Members, dataset: Dataset, wanted: Sequence[
         dataset,
         dataclasses.replace(study.recipe.evaluate, decoding=rule),
         Journal(quiet=quiet),
-        ensembles={name: pair for name, pair in members.pairs.items() if name in wanted},
+        ensembles=pairs,
         stage="scoring",
     )
     return Pass({name: found.predictions[name] for name in wanted}, found.seconds)

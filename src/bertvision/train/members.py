@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.backbone.backbone import Backbone
+from bertvision.evaluate.ensemble import How
 from bertvision.heads import Head
 from bertvision.tasks import Dataset, Task
 from bertvision.train.bank import HeadBank
 from bertvision.train.finetune import Checkpoint
-from bertvision.train.predict import Pass
+from bertvision.train.predict import Joined, Pass
 
 BACKBONE = "backbone"
 ENSEMBLE = "backbone + best head"  # one name over all seeds, whichever head is best
@@ -35,7 +36,7 @@ class Members:
     """Heads by name ("backbone" is the one it was tuned with), and what each cost beside the tuning.
 
     tuning: the cost of the backbone with its own head. total: parameters of the encoder, trained or not. disk: bytes of
-    what tuning changed of it. dropped: why heads of the bank are not among them.
+    what tuning changed of it. dropped: why heads of the bank are not among them. hows: the ways members are joined.
     """
 
     backbone: Backbone
@@ -45,12 +46,17 @@ class Members:
     total: int
     disk: int
     dropped: dict[str, str]
+    hows: tuple[How, ...] = ("max",)
 
     @property
-    def pairs(self) -> dict[str, tuple[str, str]]:
-        """The ensembles: the backbone with each head, as it was in the end."""
+    def pairs(self) -> dict[str, Joined]:
+        """The ensembles: the backbone with each head, as it was in the end, joined in each of the ways."""
         whole = [name for name in self.heads if name != BACKBONE and "head_epochs" not in self.costs[name].about]
-        return {f"{BACKBONE} + {name}": (BACKBONE, name) for name in whole}
+        return {
+            f"{BACKBONE} + {name}{'' if how == 'max' else f', {how}'}": Joined((BACKBONE, name), how)
+            for how in self.hows
+            for name in whole
+        }
 
     def price(self, parts: Sequence[str]) -> dict[str, Any]:
         """The columns of a row that say what a member, or an ensemble of `parts`, takes.
@@ -69,7 +75,9 @@ class Members:
         }
 
 
-def load_members(checkpoint: Checkpoint, bank_path: Path, task: Task, name: str) -> Members:
+def load_members(
+    checkpoint: Checkpoint, bank_path: Path, task: Task, name: str, hows: Sequence[How] = ("max",)
+) -> Members:
     """The members of a checkpoint of the encoder `name`, loaded; bank_path: the bank trained on it, if there is one.
 
     Beside it, `heads-E@K.safetensors` is the same bank after K epochs of its training.
@@ -95,7 +103,7 @@ def load_members(checkpoint: Checkpoint, bank_path: Path, task: Task, name: str)
                 costs[full] = Cost(seconds, one.parameter_count(), early | share)
     total = sum(p.numel() for p in backbone.model.parameters())
     disk = (checkpoint.directory / "backbone.safetensors").stat().st_size
-    return Members(backbone, heads, costs, tuning, total, disk, dropped)
+    return Members(backbone, heads, costs, tuning, total, disk, dropped, tuple(hows))
 
 
 def _epochs(path: Path) -> float:
@@ -112,10 +120,12 @@ def score_rows(
     best_pair: the ensemble that goes by the name of ENSEMBLE; `parts` says what any of them consists of.
     """
     for name, predictions in found.predictions.items():
-        parts = members.pairs.get(name, (name,))
+        parts: tuple[str, ...] = (name,)
         called: dict[str, Any] = {"member": name, "role": BACKBONE if name == BACKBONE else "head"}
         if name in members.pairs:
-            called = {"member": ENSEMBLE if name == best_pair else name, "role": "ensemble", "parts": name}
+            parts, how = members.pairs[name]
+            shown = ENSEMBLE if name == best_pair else name
+            called = {"member": shown, "role": "ensemble", "parts": name, "how": how}
         called |= members.costs[parts[-1]].about
         for origin, threshold in task.thresholds(tuned.get(name, 0.0)):
             if origin == "tune" and name not in tuned:

@@ -1,9 +1,9 @@
 """One backbone pass over a set of questions for all members: backbone, heads and their ensembles."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -12,11 +12,19 @@ from torch import Tensor
 from bertvision.backbone.backbone import Backbone
 from bertvision.data.batches import by_length, collate
 from bertvision.errors import UserError
+from bertvision.evaluate.ensemble import How
 from bertvision.evaluate.ragged import Ragged
 from bertvision.heads import Head
 from bertvision.recipe import EvaluateRecipe
 from bertvision.tasks import Dataset, Task
 from bertvision.train.progress import Journal
+
+
+class Joined(NamedTuple):
+    """An ensemble: the names of its members, and how their probabilities are joined."""
+
+    parts: tuple[str, ...]
+    how: How = "max"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +48,11 @@ def predict(
     options: EvaluateRecipe,
     journal: Journal,
     *,
-    ensembles: Mapping[str, Sequence[str]] | None = None,
+    ensembles: Mapping[str, Joined] | None = None,
     keep: bool = False,
     stage: str = "predicting",
 ) -> Pass:
-    """Predictions of all members and ensembles ({name: member names}). Logits live no longer than their batch.
+    """Predictions of all members and ensembles. Logits live no longer than their batch.
 
     keep: whether the members' log-probabilities are kept, in half precision and without padding.
     """
@@ -70,14 +78,16 @@ def predict(
                 if name in members:
                     logits[name] = _finite(name, members[name](states))
                 else:
-                    logits[name] = task.blend([logits[part] for part in ensembles[name]], batch)
+                    parts, how = ensembles[name]
+                    logits[name] = task.blend([logits[part] for part in parts], batch, how)
                 collector.add(index, logits[name])
                 spent[name] += time.perf_counter() - began
                 if name in kept:
                     kept[name].add(index, task.log_probabilities(logits[name], batch))
             del states, logits  # before the next batch's are made beside them
             progress.advance(batch.tokens)
-    alone = {name: spent[name] + sum(spent[part] for part in ensembles.get(name, ())) for name in collectors}
+    parts_of = {name: joined.parts for name, joined in ensembles.items()}
+    alone = {name: spent[name] + sum(spent[part] for part in parts_of.get(name, ())) for name in collectors}
     return Pass(
         {name: collector.finish() for name, collector in collectors.items()},
         {name: shared + seconds for name, seconds in alone.items()},

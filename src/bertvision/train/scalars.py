@@ -25,7 +25,8 @@ class Scalars:
                 'TensorBoard is not installed; `pip install "bertvision[tensorboard]"`, or leave out --tensorboard'
             ) from None
         self.directory, self._make = directory, SummaryWriter
-        self._stage, self._writer, self._written = "", None, 0.0
+        self._writer: Any = None  # of the stage under way
+        self._stage, self._written = "", 0.0
 
     def learning(self, stage: str, status: Mapping[str, Any], rate: float, last: bool) -> None:
         """A step of a stage: status has `step`, and by learner `loss` and `learning_rate`; rate: tokens per second."""
@@ -55,4 +56,4 @@ class Scalars:
             folder = self.directory / re.sub(r"[^\w.]+", "-", stage)
             self._stage, self._writer = stage, self._make(str(folder), purge_step=step)
         for tag, value in values.items():
-            self._writer.add_scalar(tag, value, step)  # type: ignore[union-attr]
+            self._writer.add_scalar(tag, value, step)

@@ -226,7 +226,8 @@ class Study:
 
     def members(self, seed: int, epoch: float) -> Members:
         """Backbone and heads of a checkpoint, loaded."""
-        return load_members(self.checkpoint(seed, epoch), self._bank(seed, epoch), self.task, self.recipe.backbone.name)
+        name, hows = self.recipe.backbone.name, self.recipe.evaluate.ensembles
+        return load_members(self.checkpoint(seed, epoch), self._bank(seed, epoch), self.task, name, hows)
 
     def checkpoint(self, seed: int, epoch: float) -> Checkpoint:
         """A finished checkpoint of this study; UserError if there is none."""
