@@ -26,21 +26,20 @@ LONGEST = 384
 
 def measure(windows: int, rounds: int) -> list[Finding]:
     data = squad(windows, Backbone.load("minilm"), "squad1/train-subset.json")
-    count = len(data.windows)
-    logits = likely_logits(data.windows)
+    count, logits, offsets = len(data.windows), likely_logits(data.windows), offsets_of(data.windows)
     batches = by_length(data.windows.lengths, OPTIONS.batch_tokens)
-    cut = [torch.from_numpy(logits[index, : data.windows.lengths[index].max()]) for index in batches]
-
-    def ours() -> dict[str, str]:
-        collector = SpanCollector(data.records, data.windows, nbest=OPTIONS.nbest, answer_tokens=OPTIONS.answer_tokens)
-        for index, part in zip(batches, cut):
-            collector.add(index, part)
-        return collector.finish().answers()
-
-    offsets = offsets_of(data.windows)
-    race = Race(ours, lambda: plain_answers(data, offsets, logits), rounds=rounds)
+    parts = [torch.from_numpy(logits[index, : data.windows.lengths[index].max()]) for index in batches]
+    race = Race(lambda: our_answers(data, batches, parts), lambda: plain_answers(data, offsets, logits), rounds=rounds)
     rates = f"{count / race.seconds(0):,.0f} windows per second, a loop over windows {count / race.seconds(1):,.0f}"
     return [Finding("decode", race.ratio(), 15.0, f"{rates}; {count:,} windows")]
+
+
+def our_answers(data: Dataset, batches: list[NDArray[np.int64]], parts: list[torch.Tensor]) -> dict[str, str]:
+    """{id: answer}, as after a backbone pass: logits come batch by batch."""
+    collector = SpanCollector(data.records, data.windows, nbest=OPTIONS.nbest, answer_tokens=OPTIONS.answer_tokens)
+    for index, part in zip(batches, parts):
+        collector.add(index, part)
+    return collector.finish().answers()
 
 
 def likely_logits(windows: Windows) -> NDArray[np.float32]:

@@ -1,6 +1,6 @@
 """Fine-tuning: windows batched by length, against a plain transformers `Trainer` on the same, padded to 384.
 
-Same encoder, windows, epochs, batch size, optimiser and schedule. A plain Trainer keeps the encoder's attention dropout,
+Same encoder, windows, epochs, batch size, optimiser, schedule. A plain Trainer keeps the encoder's attention dropout,
 which no fused kernel knows on a CPU, while our default has none; the line therefore tells, too, how it fares
 without it. What is left then is padding, and what a loop costs.
 """

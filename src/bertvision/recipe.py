@@ -45,7 +45,8 @@ class DataRecipe:
     overlap: Count = 128
     """Tokens that two neighbouring windows of a long context share; less than half of `max_length`."""
     limit: Count = 0
-    """Most training examples; 0 = all. A smaller limit takes a subset of a larger."""
+    """Most training examples; 0 = all. A smaller limit takes a subset of a larger. For `labels` and `score`, a tune set
+    that is split off is cut down with it."""
     negatives: NonNegative = 0.0
     """Unanswerable questions to add per answerable one of the training set: a question is paired with the most similar
     other paragraph of its article that does not hold its answer. 0 = none."""
@@ -130,6 +131,8 @@ class BankRecipe(Training):
     """Early stop of each head: checks on the tune set without improvement; its best state is kept. 0 = none."""
     checks: Positive = 4
     """Checks on the tune set per epoch, where there is a `patience`."""
+    checkpoints: tuple[NonNegative, ...] = ()
+    """Epochs of the heads' training after which they are scored too, beside the end (not with `feed = "along"`)."""
     fractions: tuple[Annotated[float, Between(0.001, 1)], ...] = (1.0,)
     """Shares of the training set: every head is trained once per share, all in the same passes."""
 

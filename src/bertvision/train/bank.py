@@ -143,6 +143,11 @@ def bank_path(directory: Path, epoch: float) -> Path:
     return directory / f"heads-{epoch:g}.safetensors"
 
 
+def path_at(path: Path, epoch: float) -> Path:
+    """Where the bank of `path` is kept as it was after `epoch` epochs of its training."""
+    return path.with_name(f"{path.stem}@{epoch:g}.safetensors")
+
+
 def snapshot_of(path: Path) -> Path:
     """Where the bank that is to be saved at `path` is kept while it trains."""
     return path.with_suffix(".snapshot.safetensors")
@@ -221,7 +226,8 @@ def train_bank(
     Goes on where an earlier run was killed. tune: where an early stop is decided, if the recipe has a `patience`, and
     where `prune` looks. feeding: where states come from, if several banks share that; it has chosen already.
     With the bank are noted: the seconds of each head and of the feed, why heads were dropped, at which step each was
-    best on tune, and `identity`, what the training depended on beside the seed.
+    best on tune, and `identity`, what the training depended on beside the seed. As it was at the recipe's `checkpoints`
+    it is saved beside that, see `path_at`.
     """
     windows = train.windows
     plan = plan_batches(windows, recipe, seed)
@@ -239,9 +245,13 @@ def train_bank(
         feeding.choose(windows, list(bank.heads))
     early, checks = _early_stop(task, tune, feeding, learners, recipe, plan, journal, prune)
 
+    kept = {epoch: plan.steps_at(epoch) for epoch in recipe.checkpoints if epoch < recipe.epochs}
+
     def check(step: int) -> None:
         if early is not None and step in checks:
             loop.feed_seconds += early.check(step)
+        for epoch in [epoch for epoch, mark in kept.items() if mark == step]:
+            bank.save(path_at(path, epoch), training_notes(learners, loop.feed_seconds, identity))
 
     loop = Loop(
         task,
