@@ -84,7 +84,7 @@ def test_version_and_module(tmp_path):
 def test_a_study_prints_a_table_and_where_the_report_is(place, tmp_path):
     done = bertvision("study", place / "study.toml", "--out", tmp_path / "out", cwd=tmp_path)
     assert done.code == 0
-    assert done.out.splitlines()[-1] == f"report: {tmp_path}/out/report.html"
+    assert done.out.splitlines()[-2:] == [f"report: {tmp_path}/out/report.html", f"reader: {tmp_path}/out/reader"]
     for member in ("backbone", "pool", "backbone + best head"):
         assert member in done.out
     stages = [line.split(":")[0] for line in done.err.splitlines()]
@@ -234,7 +234,7 @@ def test_progress_on_a_terminal_is_a_bar(place, tmp_path):
     os.close(ours)
     assert process.returncode == 0
     assert "tokens/s" in shown.decode() and "100%" in shown.decode() and "loss" in shown.decode()
-    assert out.splitlines()[-1].startswith("report: ") and "tokens/s" not in out
+    assert out.splitlines()[-1].startswith("reader: ") and "tokens/s" not in out
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,9 @@ def test_how_options_are_varied():
     space = head_space("cacnn", (), {})
     assert space["context"] == Choices((False, True))
     assert space["kernel"] == Choices((1, 3, 5, 7))
-    assert space["filters"] == Range(16, 512, log=True, whole=True)
+    assert space["filters"] == Range(16, 256, log=True, whole=True)  # 64 by default
+    assert head_space("compress", (), {})["size"] == Range(16, 512, log=True, whole=True)  # 386
+    assert head_space("conv", (), {})["filters"] == Range(2, 32, log=True, whole=True)  # 8
     assert head_space("conv", (), {})["dropout"] == Range(0.0, 0.5)
     assert head_space("pool", (), {})["weights"] == Choices(("learned", "mean"))
 

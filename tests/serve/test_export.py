@@ -74,7 +74,7 @@ def test_int8_from_the_command_line(tmp_path, joined):
     found = json.loads(result.stdout)
     assert found == {"path": str(out / "model.onnx"), "bytes": (out / "model.onnx").stat().st_size}
     assert found["bytes"] < (joined[1] / "model.onnx").stat().st_size
-    exported = Reader.from_pretrained(out, engine="onnx")
+    exported = Reader.from_pretrained(out)  # the only engine this directory is for
     for ours, theirs in zip(exported.answers(PAIRS[:3]), reader.answers(PAIRS[:3])):
         assert ours[0]["no_answer_score"] == pytest.approx(theirs[0]["no_answer_score"], abs=0.05)
         assert ours[0]["score"] != theirs[0]["score"]  # it is quantised indeed

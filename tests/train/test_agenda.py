@@ -59,6 +59,17 @@ def test_what_was_done_before_counts():
     assert one.seconds_left == pytest.approx(1 + 300 / (50 * SPEED["scoring"] / SPEED["heads"]))
 
 
+def test_a_stage_goes_on_at_its_own_speed():
+    one = agenda([Planned("a", "heads", 100), Planned("b", "heads", 100), Planned("c", "heads", 100)])
+    one.begin("a", "", 100, 0)
+    one.advance(100, 10.0)
+    one.end()
+    one.begin("b", "", 100, 0)
+    assert one.seconds_left == pytest.approx(20)
+    one.advance(50, 20.0)  # four times slower than a: 20 s of it are left, and c is at the mean of both, 5 tokens/s
+    assert one.seconds_left == pytest.approx(20 + 20)
+
+
 def test_a_stage_that_ends_early_is_done():
     one = agenda()
     one.begin("tuning, seed 1", "", 1000, 0)

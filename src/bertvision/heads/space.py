@@ -14,7 +14,8 @@ TRAINING = {
     key: hint for key, hint in typing.get_type_hints(HeadEntry, include_extras=True).items() if key != "name"
 }  # what can be varied in any head beside its options
 TABLE = ("key", "values", "low", "high", "log")
-SIZES = 16, 512
+SIZES = 16, 512  # of which an option takes what is not out of all proportion to its default:
+TIMES = 4  # a fourth of it to four times it
 KERNELS = 1, 3, 5, 7
 RATES = 1e-4, 1e-2
 MOST_DROPOUT = 0.5
@@ -169,7 +170,11 @@ def _usual(kind: str, name: str) -> Choices | Range | None:
         return Choices(KERNELS)
     if limit is _only(Share):
         return Range(0.0, MOST_DROPOUT)
-    return Range(*SIZES, log=True, whole=True) if declared is int else None
+    if declared is not int:
+        return None
+    default = options(kind)[name].default
+    low, high = min(SIZES[0], max(1, default // TIMES)), min(SIZES[1], default * TIMES)
+    return Range(low, high, log=True, whole=True).widened([default])
 
 
 def _limit(kind: str, name: str) -> Any:

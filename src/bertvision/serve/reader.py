@@ -14,7 +14,7 @@ from bertvision.serve.asked import Asked, check_options, check_pairs, pairs_of, 
 from bertvision.serve.config import ReaderConfig, TaskConfig
 from bertvision.serve.engine import Engine, TorchEngine
 from bertvision.serve.layers import layer_shares
-from bertvision.serve.onnx_engine import onnx_engine
+from bertvision.serve.onnx_engine import GRAPH, onnx_engine
 from bertvision.serve.spans import as_records, find_spots, rank, span_collector
 from bertvision.serve.texts import cut_texts, results, text_collector
 
@@ -36,15 +36,18 @@ class Reader:
         self.about, self.card, self.name = dict(about), card, name
 
     @classmethod
-    def from_pretrained(cls, name: str | Path, *, engine: str = "torch", backbone: str | None = None) -> "Reader":
+    def from_pretrained(cls, name: str | Path, *, engine: str = "auto", backbone: str | None = None) -> "Reader":
         """The reader in a directory, of the package, or of the hub.
 
-        engine: what runs it. backbone: where its untuned encoder is now, if not where config.json says.
+        engine: what runs it: "torch", "onnx" for one that was exported, or "auto", whichever the directory is for.
+        backbone: where its untuned encoder is now, if not where config.json says.
         """
         place = directory.find_reader(str(name))
         config = directory.read_config(place)
+        if engine == "auto":
+            engine = "onnx" if (place / GRAPH).is_file() and not (place / directory.HEADS).is_file() else "torch"
         if engine not in ENGINES:
-            raise UserError(f"engine: there is none called {engine!r}; {nearest(engine, ENGINES)}")
+            raise UserError(f"engine: there is none called {engine!r}; {nearest(engine, [*ENGINES, 'auto'])}")
         found, about = ENGINES[engine](place, config, backbone)
         card = place / directory.CARD
         text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""

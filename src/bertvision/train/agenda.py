@@ -43,6 +43,7 @@ class Agenda:
         self.parts: dict[str, list[Planned]] = {}
         self.current: tuple[str, int] | None = None  # part, place in it
         self.seen = 0  # tokens of the current stage that are done
+        self.own = 0, 0.0  # tokens and seconds of the current stage since it began or went on
         self.spent: dict[Kind, tuple[int, float]] = {}  # tokens and seconds, the last measured kind last
 
     def plan(self, stages: Sequence[Planned], part: str = "") -> None:
@@ -52,7 +53,7 @@ class Agenda:
     def begin(self, name: str, part: str, tokens: int, done: int) -> None:
         """A stage begins, or goes on after `done` of its tokens."""
         places = [place for place, stage in enumerate(self.parts.get(part, ())) if stage.name == name]
-        self.current, self.seen = (part, places[0]) if places else None, done
+        self.current, self.seen, self.own = (part, places[0]) if places else None, done, (0, 0.0)
         if places:
             self._change(tokens=tokens, done=False)
 
@@ -61,6 +62,7 @@ class Agenda:
         if self.current is None:
             return
         self.seen += tokens
+        self.own = self.own[0] + tokens, self.own[1] + seconds
         kind = self._now().kind
         before = self.spent.pop(kind, (0, 0.0))
         self.spent[kind] = before[0] + tokens, before[1] + seconds
@@ -77,11 +79,15 @@ class Agenda:
 
     @property
     def seconds_left(self) -> float | None:
-        """Of all stages; None before anything was measured."""
+        """Of all stages; None before anything was measured. The current one goes on at its own speed."""
         if not any(seconds > 0 and tokens for tokens, seconds in self.spent.values()):
             return None
         left = sum(stage.tokens / self._rate(stage.kind) for stage in self.stages if not stage.done)
-        return left - (min(self.seen, self._now().tokens) / self._rate(self._now().kind) if self.current else 0.0)
+        if self.current is None:
+            return left
+        now, (tokens, seconds) = self._now(), self.own
+        rate = tokens / seconds if tokens and seconds > 0 else self._rate(now.kind)
+        return left - now.tokens / self._rate(now.kind) + max(0, now.tokens - self.seen) / rate
 
     def outlook(self) -> str:
         """`2 of 9 · next: heads on epoch 0.3, seed 1 · about 6 min left in all`; empty where nothing is planned."""

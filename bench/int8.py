@@ -1,0 +1,88 @@
+"""What a coarser store costs in scores: the heads of a run, trained anew from fp32, fp16 and int8 states.
+
+python bench/int8.py RUN [--checkpoint E] [--seed N] [--json]
+
+The same heads, seed, batches and order; only what the store keeps differs. Everything is scored on the run's test set
+from live states, at the threshold chosen on its tune set.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from bertvision.errors import UserError
+from bertvision.train.bank import HeadBank, train_bank
+from bertvision.train.predict import predict
+from bertvision.train.progress import Journal
+from bertvision.train.study import Study
+
+DTYPES = ("fp32", "fp16", "int8")
+
+
+def scores(study: Study, seed: int, epoch: float) -> dict[str, dict[str, dict[str, float]]]:
+    """{head: {dtype: scores on test}}"""
+    backbone = study.members(seed, epoch).backbone
+    banks = {dtype: train(study, backbone, seed, dtype) for dtype in DTYPES}
+    members = {f"{dtype} {name}": head for dtype, bank in banks.items() for name, head in bank.items()}
+    passes = {
+        split: predict(backbone, members, study.task, study.data[split], study.recipe.evaluate, study.journal)
+        for split in ("tune", "test")
+    }
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for name in members:
+        dtype, _, head = name.partition(" ")
+        threshold = study.task.choose(passes["tune"].predictions[name], study.data["tune"])
+        all_scores = study.task.scores(passes["test"].predictions[name], study.data["test"], threshold)
+        found.setdefault(head, {})[dtype] = {key: all_scores[key] for key in study.task.metrics}
+    return found
+
+
+def train(study: Study, backbone, seed: int, dtype: str) -> HeadBank:
+    shape = {"layers": backbone.layers, "width": backbone.width}
+    bank = HeadBank(study.recipe.heads, **shape, task=study.task.name, outputs=study.task.outputs, seed=seed)
+    with tempfile.TemporaryDirectory() as directory:
+        return train_bank(
+            bank,
+            backbone,
+            study.task,
+            study.data["train"],
+            dataclasses.replace(study.recipe.bank, states="stored", dtype=dtype, patience=0, checkpoints=()),
+            seed=seed,
+            path=Path(directory) / "heads.safetensors",
+            identity=dtype,
+            snapshot_seconds=3600,
+            journal=study.journal,
+            stage=f"heads on {dtype} states",
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path, help="the directory of a finished study")
+    parser.add_argument("--checkpoint", type=float, help="epoch of the checkpoint; the last if not given")
+    parser.add_argument("--seed", type=int, help="the first if not given")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    given = parser.parse_args()
+    try:
+        study = Study.open(given.run)
+        study.journal = Journal(quiet=given.json)
+        epoch = study.epochs[-1] if given.checkpoint is None else given.checkpoint
+        found = scores(study, study.recipe.seeds[0] if given.seed is None else given.seed, epoch)
+    except UserError as error:
+        sys.exit(str(error))
+    if given.json:
+        print(json.dumps(found))
+        return
+    metrics = study.task.metrics
+    print("| head | " + " | ".join(f"{metric} {dtype}" for metric in metrics for dtype in DTYPES) + " |")
+    print("|" + " --- |" * (1 + len(metrics) * len(DTYPES)))
+    for head, by_dtype in found.items():
+        cells = [f"{by_dtype[dtype][metric]:.2f}" for metric in metrics for dtype in DTYPES]
+        print(f"| {head} | " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    main()
