@@ -90,6 +90,7 @@ def test_a_study_prints_a_table_and_where_the_report_is(place, tmp_path):
     stages = [line.split(":")[0] for line in done.err.splitlines()]
     assert stages == [
         "tuning, seed 1",
+        "states",  # that they are live, and why
         "heads on epoch 0.2, seed 1",
         "scoring epoch 0.2 on tune, seed 1",
         "scoring epoch 0.2 on test, seed 1",

@@ -302,7 +302,9 @@ def report(
 
 @app.command()
 def serve(
-    reader: Annotated[str, typer.Argument(help="A reader: a directory such as runs/NAME/reader, or a name.")],
+    reader: Annotated[
+        str, typer.Argument(help="A directory such as runs/NAME/reader, or a name; the newest of runs/ if not given.")
+    ] = "",
     host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for all this machine has.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 for any that is free.")] = 8000,
     token: Annotated[
@@ -318,6 +320,7 @@ def serve(
 ) -> None:
     """Answers over HTTP: a JSON API, documented at /docs, and a page to try it at /."""
     from bertvision.serve import server
+    from bertvision.serve.ask import default_reader
     from bertvision.serve.limits import Limits
 
     limits = Limits(
@@ -328,7 +331,8 @@ def serve(
         batch_tokens=batch_tokens,
         timeout=timeout,
     )
-    server.serve(lambda: server.load_reader(reader), host=host, port=port, limits=limits, token=token, page=page)
+    name = reader or default_reader()
+    server.serve(lambda: server.load_reader(name), host=host, port=port, limits=limits, token=token, page=page)
 
 
 @app.command()

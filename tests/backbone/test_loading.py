@@ -40,9 +40,8 @@ def test_a_directory_may_be_relative_or_in_the_home(encoder, monkeypatch):
 
 
 def test_no_such_directory(tmp_path):
-    assert refused(tmp_path / "none") == (
-        f"{tmp_path / 'none'}: no such directory; name one with config.json and *.safetensors, or an alias: minilm, marco"
-    )
+    way_out = "name one with config.json and *.safetensors, or an alias: minilm, marco"
+    assert refused(tmp_path / "none") == f"{tmp_path / 'none'}: no such directory; {way_out}"
     assert "no such directory" in refused("./none")
 
 

@@ -103,7 +103,7 @@ def test_errors_are_one_line(words, part, place):
 def test_without_any_reader(place, tmp_path):
     done = ask(tmp_path, "who", "--context", "a")
     assert done.code == 2
-    assert "run `make demo`, or give one with --reader" in done.err
+    assert "run `make demo`, or name one" in done.err
 
 
 def test_help_does_not_wait_for_torch():

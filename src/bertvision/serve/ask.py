@@ -77,7 +77,7 @@ def default_reader() -> str:
         return "pocket"
     found = sorted(Path("runs").glob(f"*/reader/{CONFIG}"), key=lambda path: path.stat().st_mtime)
     if not found:
-        raise UserError("there is no reader yet; run `make demo`, or give one with --reader")
+        raise UserError("there is no reader yet; run `make demo`, or name one")
     return str(found[-1].parent)
 
 
