@@ -14,6 +14,7 @@ from bertvision.data.windows import Windows
 from bertvision.errors import UserError
 from bertvision.evaluate.decode import decode
 
+AT_ONCE = 512  # windows decoded together: enough for all cores, few enough to stay in the cache
 CERTAIN = 1e4  # no-answer scores stay finite: a question without any candidate span has this one
 
 
@@ -101,7 +102,7 @@ class SpanPredictions:
 class SpanCollector:
     """Takes the logits of batches in any order, keeps n-best and null score of each window, merges at the end.
 
-    Memory: a few numbers per window; no logits are kept.
+    Memory: a few numbers per window, and the logits of a few batches at most.
     """
 
     def __init__(
@@ -120,11 +121,24 @@ class SpanCollector:
         self.scores = np.full((len(windows), nbest), -np.inf, np.float32)
         self.nulls = np.full(len(windows), -np.inf, np.float32)
         self.bounds = torch.from_numpy(windows.context_at), torch.from_numpy(windows.context_end)
+        self.waiting: list[tuple[NDArray[np.int64], Tensor]] = []
 
     def add(self, index: NDArray[np.int64], logits: Tensor) -> None:
-        """Reduces the logits (B, S, 2) of the windows `index` (B,)."""
+        """Takes the logits (B, S, 2) of the windows `index` (B,); they are reduced once enough have come."""
+        self.waiting.append((index, logits.cpu()))
+        if sum(len(index) for index, _ in self.waiting) >= AT_ONCE:
+            self._reduce()
+
+    def _reduce(self) -> None:
+        """Decodes all windows that wait, padded to the longest of them."""
+        if not self.waiting:
+            return
+        longest = max(logits.shape[1] for _, logits in self.waiting)
+        padded = [torch.nn.functional.pad(logits, (0, 0, 0, longest - logits.shape[1])) for _, logits in self.waiting]
+        index = np.concatenate([index for index, _ in self.waiting])
+        self.waiting = []
         rows = torch.from_numpy(index)
-        found = decode(logits.cpu(), self.bounds[0][rows], self.bounds[1][rows], **self.options)
+        found = decode(torch.cat(padded), self.bounds[0][rows], self.bounds[1][rows], **self.options)
         width = found.score.shape[1]
         self.tokens[index, :width, 0] = found.first
         self.tokens[index, :width, 1] = found.last
@@ -133,6 +147,7 @@ class SpanCollector:
 
     def finish(self) -> SpanPredictions:
         """Merges the windows of each question."""
+        self._reduce()
         questions = len(self.records)
         window, rank = np.nonzero(np.isfinite(self.scores))
         score = self.scores[window, rank]
