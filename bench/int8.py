@@ -1,6 +1,6 @@
 """What a coarser store costs in scores: the heads of a run, trained anew from fp32, fp16 and int8 states.
 
-python bench/int8.py RUN [--checkpoint E] [--seed N] [--json]
+python bench/int8.py RUN [--checkpoint E] [--seed N] [--epochs X] [--json]
 
 The same heads, seed, batches and order; only what the store keeps differs. Everything is scored on the run's test set
 from live states, at the threshold chosen on its tune set.
@@ -13,19 +13,21 @@ import sys
 import tempfile
 from pathlib import Path
 
+from bertvision.backbone.backbone import Backbone
 from bertvision.errors import UserError
+from bertvision.states.layout import Dtype
 from bertvision.train.bank import HeadBank, train_bank
 from bertvision.train.predict import predict
 from bertvision.train.progress import Journal
 from bertvision.train.study import Study
 
-DTYPES = ("fp32", "fp16", "int8")
+DTYPES: tuple[Dtype, ...] = ("fp32", "fp16", "int8")
 
 
-def scores(study: Study, seed: int, epoch: float) -> dict[str, dict[str, dict[str, float]]]:
-    """{head: {dtype: scores on test}}"""
+def scores(study: Study, seed: int, epoch: float, epochs: float) -> dict[str, dict[str, dict[str, float]]]:
+    """{head: {dtype: scores on test}}; heads are trained for `epochs` on the checkpoint of `epoch`."""
     backbone = study.members(seed, epoch).backbone
-    banks = {dtype: train(study, backbone, seed, dtype) for dtype in DTYPES}
+    banks = {dtype: train(study, backbone, seed, dtype, epochs) for dtype in DTYPES}
     members = {f"{dtype} {name}": head for dtype, bank in banks.items() for name, head in bank.items()}
     passes = {
         split: predict(backbone, members, study.task, study.data[split], study.recipe.evaluate, study.journal)
@@ -40,7 +42,7 @@ def scores(study: Study, seed: int, epoch: float) -> dict[str, dict[str, dict[st
     return found
 
 
-def train(study: Study, backbone, seed: int, dtype: str) -> HeadBank:
+def train(study: Study, backbone: Backbone, seed: int, dtype: Dtype, epochs: float) -> HeadBank:
     shape = {"layers": backbone.layers, "width": backbone.width}
     bank = HeadBank(study.recipe.heads, **shape, task=study.task.name, outputs=study.task.outputs, seed=seed)
     with tempfile.TemporaryDirectory() as directory:
@@ -49,7 +51,9 @@ def train(study: Study, backbone, seed: int, dtype: str) -> HeadBank:
             backbone,
             study.task,
             study.data["train"],
-            dataclasses.replace(study.recipe.bank, states="stored", dtype=dtype, patience=0, checkpoints=()),
+            dataclasses.replace(
+                study.recipe.bank, states="stored", dtype=dtype, epochs=epochs, patience=0, checkpoints=()
+            ),
             seed=seed,
             path=Path(directory) / "heads.safetensors",
             identity=dtype,
@@ -64,13 +68,15 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="the directory of a finished study")
     parser.add_argument("--checkpoint", type=float, help="epoch of the checkpoint; the last if not given")
     parser.add_argument("--seed", type=int, help="the first if not given")
+    parser.add_argument("--epochs", type=float, help="how long the heads learn; as in the run if not given")
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.parse_args()
     try:
         study = Study.open(given.run)
         study.journal = Journal(quiet=given.json)
         epoch = study.epochs[-1] if given.checkpoint is None else given.checkpoint
-        found = scores(study, study.recipe.seeds[0] if given.seed is None else given.seed, epoch)
+        seed = study.recipe.seeds[0] if given.seed is None else given.seed
+        found = scores(study, seed, epoch, given.epochs or study.recipe.bank.epochs)
     except UserError as error:
         sys.exit(str(error))
     if given.json:

@@ -125,7 +125,7 @@ class SpanCollector:
 
     def add(self, index: NDArray[np.int64], logits: Tensor) -> None:
         """Takes the logits (B, S, 2) of the windows `index` (B,); they are reduced once enough have come."""
-        self.waiting.append((index, logits.cpu()))
+        self.waiting.append((index, logits.to("cpu", copy=True)))  # a copy, so that nothing of the batch is held
         if sum(len(index) for index, _ in self.waiting) >= AT_ONCE:
             self._reduce()
 
