@@ -94,4 +94,4 @@ def bare_pass(backbone: Backbone, data: Dataset) -> None:
 
 
 if __name__ == "__main__":
-    main(measure, windows=80)
+    main(measure, windows=64)

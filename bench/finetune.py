@@ -111,4 +111,4 @@ def plain_trainer(model: torch.nn.Module, rows: list[dict[str, torch.Tensor]]) -
 
 
 if __name__ == "__main__":
-    main(measure, windows=80)
+    main(measure, windows=48)

@@ -31,10 +31,14 @@ def main() -> None:
         print(*found["lines"], sep="\n", flush=True)
         ratios |= found["ratios"]
         lines += found["lines"]
-    if not given.quick:
-        (HERE / "results.json").write_text(json.dumps(ratios, indent=2) + "\n", encoding="utf-8")
-        page = HERE / "README.md"
-        page.write_text(with_results(page.read_text(encoding="utf-8"), table(lines)), encoding="utf-8")
+        if not given.quick:  # after each, so that what took minutes is not lost with what comes after
+            write(ratios, lines)
+
+
+def write(ratios: dict[str, float], lines: list[str]) -> None:
+    (HERE / "results.json").write_text(json.dumps(ratios, indent=2) + "\n", encoding="utf-8")
+    page = HERE / "README.md"
+    page.write_text(with_results(page.read_text(encoding="utf-8"), table(lines)), encoding="utf-8")
 
 
 def run(name: str, quick: bool) -> dict:
