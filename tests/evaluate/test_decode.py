@@ -147,4 +147,4 @@ def test_twelve_thousand_windows_are_quick():
         decode(logits, at, end)
     seconds = time.perf_counter() - began
     print(f"\n12,000 windows of 384 tokens in {seconds:.2f} s")
-    assert seconds < 20  # a Python loop over pairs takes minutes
+    assert seconds < 20
