@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -231,3 +232,22 @@ def test_parts_of_a_source_share_no_article_and_miss_none():
 def test_an_impossible_part_is_refused(part):
     with pytest.raises(UserError, match="such as #1/2"):
         load_articles(f"sample:tune:60#{part}")
+
+
+def test_a_source_that_counts_double_has_every_question_twice_under_two_ids():
+    once, twice = load_articles("sample:tune:60"), load_articles("sample:tune:60*2")
+    assert twice[: len(once)] == once and len(twice) == 2 * len(once)
+    texts, ids = ([[qa[key] for qa in questions(part)] for part in (once, twice)] for key in ("question", "id"))
+    assert texts[1] == 2 * texts[0]
+    assert len(set(ids[1])) == 2 * len(ids[0]) and ids[1][len(ids[0]) :] == [f"{id_}*2" for id_ in ids[0]]
+    assert load_articles("sample:tune:60#1/2*1") == once[::2]
+
+
+@pytest.mark.parametrize("times", ["", "0", "-1", "two"])
+def test_an_impossible_number_of_times_is_refused(times):
+    with pytest.raises(UserError, match=r"such as \*2"):
+        load_articles(f"sample:tune:60*{times}")
+
+
+def questions(articles: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [qa for article in articles for paragraph in article["paragraphs"] for qa in paragraph["qas"]]

@@ -174,3 +174,13 @@ def test_the_callers_random_numbers_are_left_alone(tmp_path):
     torch.manual_seed(3)
     loop.run("training")
     assert torch.equal(torch.rand(4), expected)
+
+
+@pytest.mark.parametrize("moving", [False, True])
+def test_a_last_look_costs_a_pass_only_where_the_feed_has_moved(moving, tmp_path):
+    loop, _ = make(tmp_path)
+    passes, feed = [], loop.feed
+    loop.moving = moving
+    loop.feed = lambda batch: passes.append(batch) or feed(batch)
+    loop.run("training")
+    assert len(passes) == len(loop.plan) + moving

@@ -37,6 +37,7 @@ def load_articles(source: str) -> list[dict[str, Any]]:
     `path/to/file.json`                                      a SQuAD 1.1 or 2.0 file
     `squad_v2`, `squad:validation`                           from the hub (`datasets` library); train unless named
     `path/to/file.json#1/2`                                  every second article from the first on; #2/2 the others
+    `path/to/file.json*2`                                    twice: it counts double
     `a.json+b.json`                                          several, one after the other
     """
     articles: list[dict[str, Any]] = []
@@ -115,6 +116,9 @@ def parts(source: str) -> list[str]:
 
 
 def _load_one(source: str) -> list[dict[str, Any]]:
+    if "*" in source and not Path(source).exists():
+        whole, _, times = source.rpartition("*")
+        return _repeated(_load_one(whole), times, source)
     if "#" in source and not Path(source).exists():
         whole, _, part = source.rpartition("#")
         return _part_of(_load_one(whole), part, source)
@@ -135,6 +139,23 @@ def _part_of(articles: list[dict[str, Any]], part: str, source: str) -> list[dic
     if not (number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts)):
         raise UserError(f"{source}: after # stands which part of how many, such as #1/2")
     return articles[int(number) - 1 :: int(parts)]
+
+
+def _repeated(articles: list[dict[str, Any]], times: str, source: str) -> list[dict[str, Any]]:
+    """The articles several times over. Questions of the second time have ids that end in `*2`, and so on."""
+    if not (times.isdecimal() and int(times)):
+        raise UserError(f"{source}: after * stands how many times, such as *2")
+    again = [_renamed(article, f"*{time}") for time in range(2, int(times) + 1) for article in articles]
+    return articles + again
+
+
+def _renamed(article: dict[str, Any], ending: str) -> dict[str, Any]:
+    """A copy whose questions have other ids."""
+    paragraphs = [
+        {**paragraph, "qas": [{**qa, "id": f"{qa['id']}{ending}"} for qa in paragraph["qas"]]}
+        for paragraph in article["paragraphs"]
+    ]
+    return {**article, "paragraphs": paragraphs}
 
 
 def _load_sample(source: str, options: list[str]) -> list[dict[str, Any]]:

@@ -154,6 +154,7 @@ def finetune(
         journal=journal,
         at_step=save_checkpoint,
         marks=marks.values(),
+        moving=True,
     )
     loop.feed_seconds = seconds  # those of an earlier run are in its snapshot
     save_checkpoint(0)  # epoch 0: the encoder as it came

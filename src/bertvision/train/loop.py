@@ -37,6 +37,7 @@ class Loop:
     feed: batch -> States. snapshot: the file that holds everything needed to go on; identity: what must be equal
     for it to be used. at_step(step) is called when `step` batches are done, before any snapshot of that step.
     marks: the steps after which something is kept: learners are looked at before that, as they are at the end.
+    moving: whether learning changes what the feed gives; if not, such a look costs no pass.
     feed_seconds: time spent in the feed so far, earlier runs included.
     """
 
@@ -56,10 +57,12 @@ class Loop:
         journal: Journal,
         at_step: Callable[[int], None] = lambda step: None,
         marks: Collection[int] = (),
+        moving: bool = False,
     ) -> None:
         self.task, self.windows, self.plan, self.learners, self.feed = task, windows, plan, learners, feed
         self.pad, self.seed, self.journal, self.at_step = pad, seed, journal, at_step
         self.marks = {*marks, len(plan)}
+        self.moving = moving
         self.snapshot, self.identity, self.snapshot_seconds = snapshot, identity, snapshot_seconds
         self.feed_seconds = 0.0
 
@@ -71,9 +74,11 @@ class Loop:
         saved, pause = time.monotonic(), self.snapshot_seconds
         with torch.random.fork_rng(devices=[]), self.journal.stage(stage, sum(tokens), sum(tokens[:done])) as progress:
             for step in range(done, len(self.plan)):
-                self._step(step)
+                batch, states = self._states(step)
+                self._learn(batch, states, step)
                 if step + 1 in self.marks:
-                    self._judge(step + 1)
+                    self._judge(batch, states, step)
+                del states  # before the next batch's stand beside them
                 progress.advance(tokens[step], self._status(step + 1))
                 self.at_step(step + 1)
                 if all(learner.resting for learner in self.learners):
@@ -88,8 +93,7 @@ class Loop:
         """Forgets the snapshot; call it once the results are safely written."""
         self.snapshot.unlink(missing_ok=True)
 
-    def _step(self, step: int) -> None:
-        batch, states = self._states(step)
+    def _learn(self, batch: Batch, states: States, step: int) -> None:
         for share, learners in groupby(self.learners, key=lambda learner: learner.share):
             own, part = (states, batch) if share is None else share.of(states, batch)
             for learner in learners:
@@ -98,12 +102,13 @@ class Loop:
             del own, part  # before the next share's rows are copied beside them
 
     @torch.no_grad()
-    def _judge(self, step: int) -> None:
-        """Looks at the last batch once more: what the last update has done must show before anything is kept."""
-        batch, states = self._states(step - 1)
+    def _judge(self, batch: Batch, states: States, step: int) -> None:
+        """Looks at a batch just learnt from: what that update has done must show before anything is kept."""
+        if self.moving:
+            batch, states = self._states(step)
         for learner in self.learners:
             with self._telling(learner):
-                learner.judge(states, batch, self.task, step)
+                learner.judge(states, batch, self.task, step + 1)
 
     def _states(self, step: int) -> tuple[Batch, States]:
         batch = collate(self.windows, self.plan[step], self.pad)
