@@ -1,6 +1,5 @@
 """Every bench runs and finds the ratios it is there for; how large they are is for a quiet machine to say."""
 
-import importlib
 import json
 import math
 import sys
@@ -20,17 +19,6 @@ RATIOS = {
     "epochs": ["cls_epochs"],
     "decode": ["decode"],
 }
-
-
-@pytest.fixture
-def bench(monkeypatch):
-    """Imports a bench by name, as if it were run from its own folder."""
-    monkeypatch.syspath_prepend(str(BENCH))
-    names = {path.stem for path in BENCH.glob("*.py")}
-
-    yield importlib.import_module
-    for name in names & set(sys.modules):
-        del sys.modules[name]
 
 
 @needs_squad
