@@ -114,6 +114,9 @@ class FinetuneRecipe(Training):
     attention_dropout: Annotated[float, Between(0, 1)] = 0.0
     """Dropout of attention weights. At 0 fused kernels can run: on a CPU tuning is several times faster. All other
     dropout is the encoder's own; the papers' encoders have 0.1 here."""
+    start: str = ""
+    """Tuned weights to start from: a checkpoint of another run, such as `runs/a/seed-1/checkpoint-1`, or a reader. The
+    encoder and what is tuned of it must be the same; heads start anew. Empty: from the encoder as it came."""
     head: str | dict = "last"
     """The head trained jointly with the backbone: a kind, or a table such as `{kind = "attend", form = "dot"}`."""
 

@@ -193,3 +193,20 @@ def test_a_damaged_checkpoint_is_one_line(tmp_path):
             assert "\n" not in str(caught.value)
         path.write_bytes(content)
     checkpoint.load(task, recipe.backbone.name)
+
+
+@pytest.mark.parametrize("plan", [{"train_layers": 0, "adapters": 4}, {"train_layers": 1}, {}])
+def test_tuning_starts_where_another_has_ended(plan, tmp_path):
+    (earlier,) = tune(tmp_path / "earlier", brief(**plan)).values()
+    later = tune(tmp_path / "later", brief(**plan, checkpoints=[0], start=str(earlier.directory)))
+    before, start, end = map(tensors, (earlier, *later.values()))
+    assert before.keys() == start.keys() and all(torch.equal(before[key], start[key]) for key in before)
+    assert any(not torch.equal(start[key], end[key]) for key in start)
+
+
+def test_tuning_starts_from_no_other_plan_and_from_nothing_else(tmp_path):
+    (earlier,) = tune(tmp_path / "earlier", brief(train_layers=0, adapters=4)).values()
+    with pytest.raises(UserError, match=r"adapters = 4.* must be the same as here: .*adapters = 8"):
+        tune(tmp_path / "a", brief(train_layers=0, adapters=8, start=str(earlier.directory)))
+    with pytest.raises(UserError, match="holds no tuned encoder"):
+        tune(tmp_path / "b", brief(start=str(tmp_path)))

@@ -21,6 +21,7 @@ from bertvision.backbone.tuning import Plan, Tuning, apply, is_added
 from bertvision.errors import UserError
 
 FORMAT = "bertvision tuning 1"
+FILES = ("backbone.safetensors", "encoder.safetensors")  # as a checkpoint and a reader call it
 PROBE = 64  # leading numbers of each frozen tensor that enter its fingerprint
 
 
@@ -62,6 +63,24 @@ def load(model: PreTrainedModel, file: Path | str) -> Plan:
     for name, tensor in state.items():
         target[name].copy_(tensor)
     return plan
+
+
+def found_in(directory: Path | str) -> Path:
+    """The file of what training has changed, in a checkpoint of a run or in a reader."""
+    for name in FILES:
+        if (path := Path(directory).expanduser() / name).is_file():
+            return path
+    raise UserError(f"{directory}: holds no tuned encoder; give a checkpoint, RUN/seed-N/checkpoint-E, or a reader")
+
+
+def start_from(model: PreTrainedModel, file: Path, tuning: Tuning) -> None:
+    """`apply(model, tuning)`, but with the tensors that an earlier training has left, under the same plan."""
+    earlier = load(model, file).tuning
+    if earlier != tuning:
+        theirs, ours = (
+            ", ".join(f"{key} = {value}" for key, value in asdict(one).items()) for one in (earlier, tuning)
+        )
+        raise UserError(f"{file}: was tuned with {theirs}, which must be the same as here: {ours}")
 
 
 def _read(file: Path) -> tuple[dict[str, str], dict[str, Tensor]]:

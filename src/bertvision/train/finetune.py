@@ -118,7 +118,10 @@ def finetune(
     checkpoints = planned_checkpoints(directory, recipe)
     tuning = Tuning(recipe.train_layers, recipe.adapters, recipe.lora, recipe.norms)
     set_attention_dropout(backbone.model, recipe.attention_dropout)
-    apply(backbone.model, tuning, seed)
+    if recipe.start:
+        trained.start_from(backbone.model, trained.found_in(recipe.start), tuning)
+    else:
+        apply(backbone.model, tuning, seed)
     spec = head_spec(recipe.head)
     head = make_head(spec, backbone, task, fold(seed, "head"))
     windows = train.windows

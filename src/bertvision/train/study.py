@@ -11,6 +11,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from bertvision.backbone import trained
 from bertvision.backbone.backbone import Backbone
 from bertvision.data.source import is_synthetic
 from bertvision.errors import UserError
@@ -262,10 +263,12 @@ class Study:
 
     @cached_property
     def identity(self) -> str:
-        """What training depends on beside the seed: recipe, backbone weights, tokenizer, windows."""
+        """What training depends on beside the seed: recipe, weights, tokenizer, windows."""
         plain = dataclasses.asdict(self.recipe)
         digest = hashlib.sha256(json.dumps({k: v for k, v in plain.items() if k not in COSMETIC}).encode())
         digest.update(self._untouched.fingerprint.encode())
+        if start := self.recipe.finetune.start:
+            digest.update(trained.found_in(start).read_bytes())
         windows = self.data["train"].windows
         for array in (windows.ids, windows.starts, windows.targets):
             digest.update(array.tobytes())
