@@ -9,7 +9,7 @@ demo: $(STAMP)
 	$(BIN)/bertvision study recipes/quickstart.toml
 
 test: $(STAMP)-dev lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: $(STAMP)-dev
 	$(BIN)/ruff check .

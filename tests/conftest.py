@@ -1,6 +1,12 @@
 """Settings that hold for all tests."""
 
+import os
+
 from hypothesis import settings
+
+# Where several processes share the tests, they share the cores as well; set before torch is there to read it.
+if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // int(workers))))
 
 # No time limit per example: on a busy machine, or where something is imported on first use, it says nothing.
 settings.register_profile("patient", deadline=None)
