@@ -1,0 +1,68 @@
+"""The command line: one thin function per verb, each a wrapper over something importable."""
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from bertvision import __version__
+from bertvision.cli.data import data_app
+from bertvision.cli.looking import analyze, ensemble, evaluate, heads, params, report
+from bertvision.cli.printing import help_without_verb
+from bertvision.cli.reading import ask, export, serve
+from bertvision.cli.studying import finetune, search, study, tap, train
+from bertvision.errors import UserError
+
+__all__ = ["app", "data_app", "main"]
+
+UsageError: Any = typer.BadParameter.__base__  # what a wrong option or argument raises; typer does not export it
+INTERRUPTED = 130  # what typer makes of Ctrl-C
+
+# In the order in which --help lists them.
+VERBS = (study, finetune, train, search, tap, evaluate, ensemble, analyze, report, serve, heads, params, ask, export)
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+for verb in VERBS:
+    app.command()(verb)
+app.add_typer(data_app, name="data")
+
+
+@app.callback(invoke_without_command=True)
+def top(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False
+) -> None:
+    """Fine-tuned quality for a fraction of the fine-tuning: tiny heads on all layers of an encoder."""
+    if version:
+        print(f"bertvision {__version__}")
+        raise typer.Exit
+    help_without_verb(context)
+
+
+def main() -> None:
+    """Runs the command line; what is the user's to mend is one line and exit code 2."""
+    try:
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+    except (UserError, UsageError) as error:
+        code = _complain(str(error) if isinstance(error, UserError) else f"{error.format_message()} (try --help)")
+    except BrokenPipeError:  # who reads our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    except OSError as error:
+        if error.filename is None and error.errno is None:
+            raise
+        reason = error.strerror or str(error)
+        code = _complain(f"{error.filename}: {reason}" if error.filename else reason)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
+            raise
+        code = _complain("out of memory; lower batch_tokens in the recipe, the same command then goes on from here")
+    if code == INTERRUPTED:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+    sys.exit(code)
+
+
+def _complain(text: str) -> int:
+    print(f"bertvision: {' '.join(text.split())}", file=sys.stderr)
+    return 2

@@ -1,0 +1,97 @@
+"""Verbs that put a reader to use: ask it, serve it, export it."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bertvision.cli.options import AsJson
+
+
+def ask(
+    question: Annotated[str | None, typer.Argument(help="What is asked; not with --questions.")] = None,
+    files: Annotated[
+        list[str] | None, typer.Argument(help="Where to look: .txt, .md, .html and .pdf files; - is stdin.")
+    ] = None,
+    file: Annotated[list[str] | None, typer.Option("--file", help="One more file to look in; may be repeated.")] = None,
+    context: Annotated[str | None, typer.Option(help="The text to look in.")] = None,
+    questions: Annotated[
+        Path | None, typer.Option(help="A file of questions: one per line, or JSON lines {question, context}.")
+    ] = None,
+    reader: Annotated[
+        str, typer.Option(help="A reader's directory or hub name; if not given, the newest in runs/.")
+    ] = "",
+    top_k: Annotated[int, typer.Option(min=1, help="How many answers to show.")] = 1,
+    threshold: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help='Say "no answer" where that is likelier; the reader\'s own if not given.'),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Answer questions from a text, from files or from stdin."""
+    from bertvision.serve.ask import answer, default_reader, gather, streams
+
+    queries = gather(question, context, [*(file or ()), *(files or ())], questions)
+    name = reader or default_reader()
+    from rich.console import Console
+
+    from bertvision.serve.reader import Reader
+    from bertvision.serve.show import reading_bar, show_answers
+
+    loaded, console = Reader.from_pretrained(name), Console()
+    with reading_bar(streams(queries)) as progress:
+        for query, answers in answer(loaded, queries, top_k=top_k, threshold=threshold, progress=progress):
+            if as_json:
+                print(json.dumps({"question": query.question, "answers": answers}, ensure_ascii=False))
+            else:
+                show_answers(console, query, answers, titled=len(queries) > 1)
+
+
+def serve(
+    reader: Annotated[
+        str, typer.Argument(help="A directory such as runs/NAME/reader, or a name; the newest of runs/ if not given.")
+    ] = "",
+    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for all this machine has.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port; 0 for any that is free.")] = 8000,
+    token: Annotated[
+        str, typer.Option(envvar="BERTVISION_TOKEN", help="Whoever asks must know it; better set by the variable.")
+    ] = "",
+    page: Annotated[bool, typer.Option(help="A page to try it, at /; without, it starts quicker.")] = True,
+    batch_tokens: Annotated[int, typer.Option(help="Tokens of one pass of the model; 1 = no batching.")] = 4096,
+    queue: Annotated[int, typer.Option(help="Questions that may wait.")] = 256,
+    timeout: Annotated[float, typer.Option(help="Seconds a request may take.")] = 30.0,
+    max_body: Annotated[int, typer.Option(help="Bytes of one request.")] = 1 << 20,
+    max_questions: Annotated[int, typer.Option(help="Questions in one request.")] = 64,
+    max_context: Annotated[int, typer.Option(help="Characters of a context.")] = 100_000,
+) -> None:
+    """Answers over HTTP: a JSON API, documented at /docs, and a page to try it at /."""
+    from bertvision.serve import server
+    from bertvision.serve.ask import default_reader
+    from bertvision.serve.limits import Limits
+
+    limits = Limits(
+        body=max_body,
+        questions=max_questions,
+        context=max_context,
+        queue=queue,
+        batch_tokens=batch_tokens,
+        timeout=timeout,
+    )
+    name = reader or default_reader()
+    server.serve(lambda: server.load_reader(name), host=host, port=port, limits=limits, token=token, page=page)
+
+
+def export(
+    reader: Annotated[str, typer.Argument(help="A reader's directory, or its name on the hub.")],
+    out: Annotated[Path, typer.Option("--out", help="Directory to write.")],
+    int8: Annotated[bool, typer.Option("--int8", help="Weights as 8-bit integers: smaller, a little off.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a reader as one ONNX file, which runs quicker and needs no encoder beside it."""
+    from bertvision.serve.export import export as write
+    from bertvision.serve.reader import Reader
+
+    path = write(Reader.from_pretrained(reader), out, int8=int8)
+    size = path.stat().st_size
+    print(json.dumps({"path": str(path), "bytes": size}) if as_json else f"{path} ({size / 1e6:.1f} MB)")

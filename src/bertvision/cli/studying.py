@@ -1,0 +1,142 @@
+"""Verbs that work on a recipe: the whole study, its parts, and the search for better heads."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bertvision.cli.options import AsJson, Out, RecipePath, Settings
+from bertvision.cli.printing import print_table
+from bertvision.errors import UserError
+
+
+def study(
+    recipe: RecipePath,
+    settings: Settings = None,
+    out: Out = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write curves for TensorBoard, into tensorboard/ of the run.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """The main job: everything from tuning to the report. Starts again where it stopped."""
+    from bertvision.report.page import write_report
+    from bertvision.serve.build import leave_reader
+
+    job = _study(recipe, settings, out, quiet=as_json)
+    if tensorboard:
+        from bertvision.train.scalars import Scalars
+
+        for one in job.studies:
+            one.journal.scalars = Scalars(one.directory / "tensorboard")
+    rows = job.run()
+    readers = [leave_reader(one.directory) for one in job.studies]
+    page = write_report(job.directory)
+    if as_json:
+        print(json.dumps(rows))
+        return
+    print_table(rows)
+    print(f"report: {page}")
+    print("\n".join(f"reader: {reader}" for reader in readers))
+
+
+def finetune(recipe: RecipePath, settings: Settings = None, out: Out = None, as_json: AsJson = False) -> None:
+    """Tune the backbone of a recipe, leaving its checkpoints."""
+    job = _study(recipe, settings, out, quiet=as_json)
+    job.begin()
+    found = {
+        str(one.directory): {
+            seed: {f"{epoch:g}": str(c.directory) for epoch, c in one.tune(seed).items()} for seed in one.recipe.seeds
+        }
+        for one in _begun(job)
+    }
+    if as_json:
+        print(json.dumps(found if job.recipe.variants else found[str(job.directory)]))
+        return
+    print("\n".join(path for seeds in found.values() for paths in seeds.values() for path in paths.values()))
+
+
+def train(recipe: RecipePath, settings: Settings = None, out: Out = None, as_json: AsJson = False) -> None:
+    """Train the bank of heads on every checkpoint that `finetune` has left in the run."""
+    job = _study(recipe, settings, out, quiet=as_json)
+    if not all(one.recipe.heads for one in job.studies):
+        raise UserError(f"{recipe}: heads: there are none to train; add [[heads]] with a kind")
+    job.begin()
+    paths = [one.train(seed, epoch) for one in _begun(job) for seed in one.recipe.seeds for epoch in one.epochs]
+    print(json.dumps([str(path) for path in paths]) if as_json else "\n".join(map(str, paths)))
+
+
+def search(
+    recipe: RecipePath,
+    trials: Annotated[int, typer.Option(min=1, help="How many heads to try in all.")] = 32,
+    size: Annotated[int, typer.Option("--round", min=1, help="How many are trained at once, in the same passes.")] = 8,
+    settings: Settings = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search for better heads on the last checkpoint, judged on the tuning set. Starts again where it stopped."""
+    from bertvision.train.search import Search
+
+    job = Search(_single(recipe, settings, out, quiet=as_json), trials=trials, size=size)
+    rows = job.run()
+    if as_json:
+        print(json.dumps({"best": str(job.best), "trials": rows}))
+        return
+    from bertvision.report.terminal import print_trials
+
+    print_trials(rows, job.metric)
+    print(f"best heads: {job.best}")
+
+
+def tap(
+    recipe: RecipePath,
+    settings: Settings = None,
+    out: Out = None,
+    split: Annotated[str, typer.Option(help="train, tune or test.")] = "train",
+    checkpoint: Annotated[
+        float | None, typer.Option(help="Epoch of the checkpoint; the last, or the encoder as it came, if not given.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed; the first if not given.")] = None,
+    layers: Annotated[str, typer.Option(help="all or last.")] = "all",
+    positions: Annotated[str, typer.Option(help="all tokens, or cls.")] = "all",
+    dtype: Annotated[str, typer.Option(help="fp16, int8 or fp32.")] = "fp16",
+    forecast: Annotated[bool, typer.Option("--forecast", help="Only say what it would cost; write nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write the hidden states of a split to a store in the run. Starts again where it stopped."""
+    from bertvision.train.tap import Tap
+
+    job = _single(recipe, settings, out, quiet=as_json)
+    if not forecast:
+        job.begin()
+    what: dict[str, Any] = {"layers": layers, "positions": positions, "dtype": dtype}
+    source = Tap(job, split=split, checkpoint=checkpoint, seed=seed, **what)
+    if forecast or not as_json:
+        expected = source.forecast()
+        print(json.dumps(expected.to_json()) if as_json else "\n".join(expected.lines()))
+    if not forecast:
+        found = source.write()
+        print(json.dumps(found) if as_json else "\n".join(f"{key:18} {value}" for key, value in found.items()))
+
+
+def _study(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bool = False) -> Any:
+    from bertvision.recipe import load_recipe
+    from bertvision.train.series import make_run
+
+    return make_run(load_recipe(recipe, settings or ()), out or Path("runs") / recipe.stem, quiet=quiet)
+
+
+def _single(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bool) -> Any:
+    """A study of its own, not one of several."""
+    job = _study(recipe, settings, out, quiet)
+    if job.recipe.variants:
+        raise UserError(f"{recipe}: has variants; name the recipe.toml that a study left in the directory of one")
+    return job
+
+
+def _begun(job: Any) -> Any:
+    """The studies of a run, one after the other, each with its directory claimed."""
+    for one in job.studies:
+        one.begin()
+        yield one
