@@ -1,11 +1,9 @@
 """Encoders that cannot be loaded say why in one line, and an encoder of the hub is fetched once."""
 
-import http.server
 import json
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from bertvision.backbone.backbone import Backbone
 from bertvision.errors import UserError
 from encoders import save_tiny
+from hubs import Hub
 
 
 @pytest.fixture
@@ -167,44 +166,6 @@ def test_an_encoder_with_a_decoder_is_none(tmp_path):
     assert "a 'bart' model is not an encoder" in refused(tmp_path)
 
 
-class Hub(http.server.BaseHTTPRequestHandler):
-    """As much of a hub as a client needs: the list of a model's files, and the files."""
-
-    directory: Path
-    commit = "0" * 40
-
-    def do_GET(self) -> None:
-        name = self.path.split("?")[0].rsplit("/", 1)[-1]
-        if self.path.startswith("/api/models/someone/encoder/tree/"):
-            entries = [
-                {"type": "file", "path": p.name, "size": p.stat().st_size, "oid": "0"} for p in self.directory.iterdir()
-            ]
-            self.answer(json.dumps(entries).encode())
-        elif self.path.startswith("/api/models/someone/encoder/"):
-            files = [{"rfilename": path.name} for path in self.directory.iterdir()]
-            self.answer(json.dumps({"id": "someone/encoder", "sha": self.commit, "siblings": files}).encode())
-        elif self.path.startswith("/someone/encoder/resolve/") and (self.directory / name).is_file():
-            self.answer((self.directory / name).read_bytes())
-        elif self.path == "/":
-            self.answer(b"")
-        else:
-            self.send_error(404)
-
-    do_HEAD = do_GET
-
-    def answer(self, content: bytes) -> None:
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
-        self.send_header("ETag", f'"{hash(content):x}"')
-        self.send_header("X-Repo-Commit", self.commit)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content)
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
 # Asked twice in one process: with a hub, and once more when the line on stdin says that it is gone.
 ASK = """
 import sys
@@ -222,22 +183,14 @@ for _ in range(2):
 
 def test_an_encoder_of_the_hub_is_fetched_once(encoder, tmp_path):
     (encoder / "pytorch_model.bin").write_bytes(b"never fetched")
-    Hub.directory = encoder
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    settings = {
-        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
-        "HF_HOME": str(tmp_path / "hub"),
-        "HF_HUB_DISABLE_XET": "1",
-        "NO_PROXY": "127.0.0.1",
-    }
+    hub = Hub("someone/encoder", encoder)
+    settings = hub.settings(tmp_path / "hub")
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
     with subprocess.Popen([sys.executable, "-c", ASK], env=os.environ | settings, **pipes) as process:
         try:
             found, unknown = process.stdout.readline(), process.stdout.readline()
         finally:
-            server.shutdown()
-            server.server_close()
+            hub.close()
         found_again, still_unknown, *_ = process.communicate("\n\n")[0].splitlines()
     assert found.strip() == found_again == Backbone.load(str(encoder)).fingerprint
     assert not list((tmp_path / "hub").rglob("*.bin"))

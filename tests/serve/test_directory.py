@@ -2,7 +2,10 @@
 
 import dataclasses
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from bertvision.backbone.tuning import Tuning
 from bertvision.errors import UserError
 from bertvision.serve.reader import Reader
 from encoders import save_tiny
+from hubs import Hub
 from readers import tiny_reader
 
 PAIRS = [("who was the king", "the first king of the old city was born in the north " * 4), ("where", "by the river")]
@@ -162,3 +166,20 @@ def test_without_a_hub(saved, monkeypatch):
         Reader.from_pretrained(saved).push_to_hub("someone/reader")
     assert str(caught.value).startswith("someone/reader: the hub cannot be reached; save the reader to a directory")
     assert refused("someone/reader").startswith("someone/reader: no such reader, neither a directory nor on the hub")
+
+
+def test_a_reader_of_the_hub_comes_whole_and_alone(saved, copy, tmp_path):
+    whole = {*(path.name for path in copy.iterdir()), "model.onnx", "tokenizer.json"}
+    for name in ("model.onnx", "tokenizer.json", "optimizer.safetensors", "pytorch_model.bin"):
+        (copy / name).write_text(f"stands for {name}")
+    hub = Hub("someone/reader", copy)
+    script = "from bertvision.serve.directory import find_reader; print(find_reader('someone/reader'))"
+    try:
+        environment = os.environ | hub.settings(tmp_path / "hub")
+        command = [sys.executable, "-c", script]
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    finally:
+        hub.close()
+    fetched = Path(done.stdout.strip())
+    assert {path.name for path in fetched.iterdir()} == whole
+    assert Reader.from_pretrained(fetched).answers(PAIRS) == Reader.from_pretrained(saved).answers(PAIRS)

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from bertvision.backbone.tuning import Tuning
 from bertvision.cli import app
 from bertvision.errors import UserError
+from bertvision.serve.directory import FILES
 from bertvision.serve.reader import Reader
 from readers import tiny_reader
 
@@ -46,6 +47,7 @@ def test_spans_labels_and_scores_are_those_of_torch(joined):
     reader, out = joined
     exported = Reader.from_pretrained(out, engine="onnx")
     assert exported.tasks == reader.tasks
+    assert {path.name for path in out.iterdir()} <= set(FILES)
     assert exported.tokens(PAIRS) == reader.tokens(PAIRS)
     same(exported.answers(PAIRS, top_k=3), reader.answers(PAIRS, top_k=3), off=1e-5)
     for pair in PAIRS:

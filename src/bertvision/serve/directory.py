@@ -17,8 +17,10 @@ from bertvision.errors import UserError
 from bertvision.files import fitting, load_tensors, read_json, replacing, save_tensors, write_json, write_text
 from bertvision.heads import Head, build_head
 from bertvision.serve.config import ReaderConfig
+from bertvision.serve.onnx_engine import GRAPH, TOKENIZER
 
 CONFIG, ENCODER, HEADS, CARD = "config.json", "encoder.safetensors", "heads.safetensors", "README.md"
+FILES = (CONFIG, ENCODER, HEADS, GRAPH, TOKENIZER, CARD)  # all that a reader may consist of, exported or not
 PACKAGED = Path(__file__).parent / "readers"  # readers that come with the package, by name
 Storage = Literal["fp32", "fp16"]
 
@@ -33,7 +35,7 @@ def find_reader(name: str) -> Path:
     if path.exists():
         raise UserError(f"{name}: is a file; name the directory of a reader")
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
-        fetched = fetch_folder(name, [CONFIG, "*.safetensors", CARD])
+        fetched = fetch_folder(name, FILES)
         if fetched is not None:
             return fetched
     raise UserError(f"{name}: no such reader, neither a directory nor on the hub; `bertvision study RECIPE` makes one")
