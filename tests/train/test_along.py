@@ -7,38 +7,18 @@ import torch
 from safetensors.torch import load_file
 
 from bertvision.train.bank import HeadBank, at_fractions, bank_path
-from bertvision.train.finetune import Along, Checkpoint, finetune
-from bertvision.train.loop import Loop
-from bertvision.train.progress import Journal
 from bertvision.train.study import Study
-from runs import load, recipe_of
+from runs import recipe_of
+from tunings import killed_at, tuned
 
 ENTRIES = [{"kind": "pool"}, {"kind": "conv", "dropout": 0.5}, {"kind": "last"}]
 
 
-class Killed(Exception):
-    """Stands for the end of the process."""
-
-
 def tune(
     directory: Path, entries=ENTRIES, *, fractions=(1.0,), snapshot_seconds: float = 1e9, **options: object
-) -> dict[float, Checkpoint]:
+) -> None:
     recipe = recipe_of(finetune=options, bank={"feed": "along", "learning_rate": 1e-2})
-    backbone, task, data = load(recipe)
-    shape = {"layers": backbone.layers, "width": backbone.width, "task": "spans"}
-    bank = HeadBank(at_fractions(entries, fractions), **shape, seed=1) if entries else None
-    return finetune(
-        backbone,
-        task,
-        data["train"],
-        recipe.finetune,
-        seed=1,
-        directory=directory,
-        identity="this",
-        snapshot_seconds=snapshot_seconds,
-        journal=Journal(directory / "log.jsonl", quiet=True),
-        along=Along(bank, recipe.bank) if bank else None,
-    )
+    tuned(recipe, directory, at_fractions(entries, fractions), snapshot_seconds)
 
 
 def tensors(directory: Path, pattern: str) -> dict[str, torch.Tensor]:
@@ -98,21 +78,12 @@ def test_a_head_that_breaks_is_dropped_at_the_checkpoint_where_it_did(tmp_path):
 
 
 @pytest.mark.parametrize("step", [2, 4])
-def test_killed_it_ends_the_same(step, tmp_path, monkeypatch):
+def test_killed_it_ends_the_same(step, tmp_path):
     for part in ("whole", "killed"):
         (tmp_path / part).mkdir()
     tune(tmp_path / "whole", fractions=(1.0, 0.4))
-    plain = Loop._step
-
-    def fatal(self, number):
-        if number == step:
-            raise Killed
-        plain(self, number)
-
-    monkeypatch.setattr(Loop, "_step", fatal)
-    with pytest.raises(Killed):
+    with killed_at(step):
         tune(tmp_path / "killed", fractions=(1.0, 0.4), snapshot_seconds=0)
-    monkeypatch.undo()
     tune(tmp_path / "killed", fractions=(1.0, 0.4), snapshot_seconds=0)
     assert_same(*(tensors(tmp_path / part, "**/*.safetensors") for part in ("killed", "whole")))
 

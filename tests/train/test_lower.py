@@ -7,17 +7,13 @@ import torch
 from safetensors.torch import load_file
 
 from bertvision.errors import UserError
+from bertvision.tasks import Spans
 from bertvision.train import feeding
 from bertvision.train.bank import HeadBank, bank_path
-from bertvision.train.finetune import STATES, Along, Checkpoint, finetune
-from bertvision.train.loop import Loop
-from bertvision.train.progress import Journal
+from bertvision.train.finetune import STATES, Checkpoint
 from encoders import FAMILIES
-from runs import encoder, load, recipe_of
-
-
-class Killed(Exception):
-    """Stands for the end of the process."""
+from runs import encoder, recipe_of
+from tunings import Killed, killed_at, tuned
 
 
 def tune(
@@ -26,23 +22,10 @@ def tune(
     directory.mkdir(exist_ok=True)
     plan = {"epochs": 2, "checkpoints": [], "train_layers": 1, "norms": "trained", "lower": lower, **options}
     recipe = recipe_of(backbone={"name": encoder(family)}, finetune=plan)
-    backbone, task, data = load(recipe)
-    bank = HeadBank(heads, layers=backbone.layers, width=backbone.width, task="spans", seed=1)
-    checkpoints = finetune(
-        backbone,
-        task,
-        data["train"],
-        recipe.finetune,
-        seed=1,
-        directory=directory,
-        identity="this",
-        snapshot_seconds=snapshot_seconds,
-        journal=Journal(directory / "log.jsonl", quiet=True),
-        along=Along(bank, recipe.bank) if heads else None,
-    )
+    last = tuned(recipe, directory, heads, snapshot_seconds)[2.0]
     assert not (directory / STATES).exists()
-    checkpoints[2.0].load(task, recipe.backbone.name)
-    return checkpoints[2.0]
+    last.load(Spans(), recipe.backbone.name)
+    return last
 
 
 def assert_close(one: Checkpoint, other: Checkpoint, within: float) -> None:
@@ -81,12 +64,7 @@ def test_with_heads_along(tmp_path):
 @pytest.mark.parametrize("moment", ["storing", 7])
 def test_killed_it_ends_the_same(moment, tmp_path, monkeypatch):
     whole = tune(tmp_path / "whole", "stored")
-    plain, write = Loop._step, feeding.write_store
-
-    def step(self, number):
-        if number == moment:
-            raise Killed
-        plain(self, number)
+    write = feeding.write_store
 
     def stop(tokens):
         raise Killed
@@ -94,12 +72,10 @@ def test_killed_it_ends_the_same(moment, tmp_path, monkeypatch):
     def half(*args, **options):
         return write(*args, **{**options, "batch_tokens": 64, "advance": stop})
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Loop, "_step", step)
+    with killed_at(moment), monkeypatch.context() as patched:
         if moment == "storing":
             patched.setattr(feeding, "write_store", half)
-        with pytest.raises(Killed):
-            tune(tmp_path / "killed", "stored", snapshot_seconds=0)
+        tune(tmp_path / "killed", "stored", snapshot_seconds=0)
     assert (tmp_path / "killed" / STATES / "manifest.json").is_file()
     killed = tune(tmp_path / "killed", "stored", snapshot_seconds=0)
     assert_close(killed, whole, 0)
