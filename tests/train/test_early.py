@@ -11,18 +11,14 @@ from bertvision.recipe import BankRecipe
 from bertvision.states.source import live
 from bertvision.train.bank import HeadBank, snapshot_of, train_bank
 from bertvision.train.early import check_steps
-from bertvision.train.loop import Loop
 from bertvision.train.progress import Journal
 from runs import load, recipe_of
+from tunings import killed_at
 
 BACKBONE, TASK, DATA = load(recipe_of())
 SHAPE = {"layers": BACKBONE.layers, "width": BACKBONE.width, "task": "spans"}
 STEADY = {"kind": "pool", "learning_rate": 1e-3, "name": "steady"}
 WILD = {"kind": "compress", "size": 8, "learning_rate": 1.0, "name": "wild"}  # worse on tune from the first step on
-
-
-class Killed(Exception):
-    """Stands for the end of the process."""
 
 
 def train(directory: Path, entries=(STEADY, WILD), snapshot_seconds: float = 1e9, **options: object) -> dict:
@@ -107,22 +103,13 @@ def test_without_updates_a_check_does_not_count(tmp_path):
 
 
 @pytest.mark.parametrize("step", [5, 6, 14])
-def test_killed_at_any_step_it_ends_the_same(step, tmp_path, monkeypatch):
+def test_killed_at_any_step_it_ends_the_same(step, tmp_path):
     entries = [STEADY, WILD, {**STEADY, "name": "part", "fraction": 0.3}]
     for part in ("whole", "killed"):
         (tmp_path / part).mkdir()
     whole = train(tmp_path / "whole", entries)
-    plain = Loop._step
-
-    def fatal(self, number):
-        if number == step:
-            raise Killed
-        plain(self, number)
-
-    monkeypatch.setattr(Loop, "_step", fatal)
-    with pytest.raises(Killed):
+    with killed_at(step):
         train(tmp_path / "killed", entries, snapshot_seconds=0)
-    monkeypatch.undo()
     path = tmp_path / "killed" / "heads.safetensors"
     assert snapshot_of(path).exists()
     about = train(tmp_path / "killed", entries, snapshot_seconds=0)

@@ -12,16 +12,12 @@ from bertvision.tasks import TASKS
 from bertvision.train import feeding
 from bertvision.train.bank import HeadBank, states_of, train_bank
 from bertvision.train.feeding import Feeding
-from bertvision.train.loop import Loop
 from bertvision.train.progress import Journal
 from runs import load, recipe_of
+from tunings import Killed, killed_at
 
 BACKBONE, TASK, DATA = load(recipe_of())
 ENTRIES = [{"kind": "pool"}, {"kind": "conv", "dropout": 0.3}]
-
-
-class Killed(Exception):
-    """Stands for the end of the process."""
 
 
 def train(directory: Path, snapshot_seconds: float = 1e9, **options: object) -> dict[str, torch.Tensor]:
@@ -93,12 +89,7 @@ def test_auto_measures_for_itself(tmp_path):
 @pytest.mark.parametrize(("choice", "moment"), [("live", 4), ("stored", "storing"), ("stored", 4)])
 def test_a_choice_is_kept_over_a_kill(choice, moment, tmp_path, monkeypatch):
     whole = train(tmp_path / "whole", states=choice)
-    plain, write = Loop._step, feeding.write_store
-
-    def step(self, number):
-        if number == moment:
-            raise Killed
-        plain(self, number)
+    write = feeding.write_store
 
     def stop(tokens):
         raise Killed
@@ -108,10 +99,9 @@ def test_a_choice_is_kept_over_a_kill(choice, moment, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(forecasts.Forecast, "choose", lambda self: (choice, "that is quicker"))
-        patched.setattr(Loop, "_step", step)
         if moment == "storing":
             patched.setattr(feeding, "write_store", half)
-        with pytest.raises(Killed):
+        with killed_at(moment):
             train(tmp_path / "killed", 0, states="auto")
     assert (states_of(tmp_path / "killed" / "heads.safetensors") / "choice.json").is_file()
     other = "live" if choice == "stored" else "stored"

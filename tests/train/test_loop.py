@@ -15,14 +15,11 @@ from bertvision.train.learner import Learner
 from bertvision.train.loop import Loop
 from bertvision.train.progress import Journal
 from runs import load, recipe_of
+from tunings import Killed
 
 RECIPE = recipe_of(bank={"epochs": 1, "batch_size": 8, "learning_rate": 1e-3})
 BACKBONE, TASK, DATA = load(RECIPE)
 ENTRIES = [{"kind": "pool"}, {"kind": "conv", "dropout": 0.3}]
-
-
-class Killed(Exception):
-    """Stands for the end of the process."""
 
 
 def make(

@@ -97,14 +97,14 @@ def test_the_test_set_plays_no_part(whole, tmp_path):
 
 
 def die_in_step(monkeypatch, trial: int, step: int) -> None:
-    plain_step = Loop._step
+    learn = Loop._learn
 
-    def fatal(self, number):
+    def fatal(self, batch, states, number):
         if number == step and any(f"trial {trial}" in learner.name for learner in self.learners):
             raise Killed
-        plain_step(self, number)
+        learn(self, batch, states, number)
 
-    monkeypatch.setattr(Loop, "_step", fatal)
+    monkeypatch.setattr(Loop, "_learn", fatal)
 
 
 def die_while_noting(monkeypatch, trial: int, step: int) -> None:

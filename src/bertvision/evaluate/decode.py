@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -57,9 +58,17 @@ def joint(logits: Tensor, context_at: Tensor, context_end: Tensor, nbest: int, a
     starts = (start + best).topk(min(nbest, tokens), dim=1).indices  # (B, K)
     rows = torch.arange(batch)[:, None]
     pairs = (start[rows, starts][..., None] + bands[rows, starts]).flatten(1)  # (B, K * reach)
-    score, place = pairs.topk(min(nbest, pairs.shape[1]), dim=1)  # (B, K)
+    score, place = _largest(pairs, min(nbest, pairs.shape[1]))  # (B, K)
     first = starts.gather(1, place // reach)
     return Candidates(first, first + place % reach, score, logits[:, 0].sum(dim=-1))
+
+
+def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """What topk gives over rows of hundreds; numpy's partition is more than twice as fast."""
+    below = values.shape[1] - count
+    places = torch.from_numpy(np.argpartition(values.numpy(), below, axis=1)[:, below:]) if below else None
+    best, order = (values if places is None else values.gather(1, places)).sort(dim=1, descending=True)
+    return best, order if places is None else places.gather(1, order)
 
 
 def independent(logits: Tensor, context_at: Tensor, context_end: Tensor, nbest: int, answer_tokens: int) -> Candidates:

@@ -19,7 +19,7 @@ USE = {
     "labels": 'reader.classify("A text to be classified.")',
     "score": 'reader.similarity("A plane is taking off.", "An aeroplane takes off.")',
 }
-LICENCES = {"minilm": "apache-2.0"}  # of backbones by name
+LICENCES = {"minilm": "apache-2.0", "marco": "apache-2.0"}  # of backbones by name
 
 
 def write_card(name: str, config: ReaderConfig, row: Mapping[str, Any], facts: Mapping[str, Any]) -> str:

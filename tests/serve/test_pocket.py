@@ -1,0 +1,86 @@
+"""The reader that comes with the package: small, complete, the default, and it answers real questions."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from bertvision import Reader
+from bertvision.cli import app
+from bertvision.data.squad import read_articles
+from bertvision.evaluate.squad import score
+from bertvision.files import load_tensors
+from bertvision.serve.ask import default_reader
+from bertvision.serve.directory import CARD, PACKAGED, read_config
+from real import DATA, marco, needs_squad
+
+POCKET = PACKAGED / "pocket"
+MILL = (
+    "The old paper mill at Harrow Bend was built in 1872 by the engineer Ada Moss. It stood on the left bank of the "
+    "river and employed forty people. After the flood of 1911 the mill was sold to a brewery, which used the building "
+    "as a store for barrels until 1954. Today it houses a small museum about the making of paper."
+)
+ANSWERS = {
+    "Who built the mill?": "Ada Moss",
+    "When was the mill built?": "1872",
+    "How many people did it employ?": "forty",
+    "What does it house today?": "a small museum",
+}
+
+
+@pytest.fixture(scope="module")
+def pocket() -> Reader:
+    marco()
+    return Reader.from_pretrained("pocket")
+
+
+def test_it_is_small():
+    assert sum(path.stat().st_size for path in POCKET.iterdir()) <= 5_000_000
+
+
+def test_it_is_tied_to_its_encoder_and_kept_in_half_precision():
+    config = read_config(POCKET)
+    assert config.backbone == "marco" and config.tuning["adapters"] == 128 and config.tuning["train_layers"] == 0
+    tensors, _ = load_tensors(POCKET / "heads.safetensors", "heads")
+    assert {str(tensor.dtype) for tensor in tensors.values()} == {"torch.float16"}
+
+
+def test_its_card_says_what_it_was_trained_on_and_what_its_scores_are_not_worth():
+    card = (POCKET / CARD).read_text(encoding="utf-8")
+    for said in ("CC BY-SA 4.0", "recipes/pocket.toml", "17 articles", "official SQuAD 2.0 dev set", "seed", "95 %"):
+        assert said in card, said
+
+
+def test_it_is_the_default(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert default_reader() == "pocket"
+
+
+def test_it_answers_and_says_where(pocket):
+    for question, gold in ANSWERS.items():
+        found = pocket(question=question, context=MILL)
+        assert gold in found["answer"], (question, found)
+        assert MILL[found["start"] : found["end"]] == found["answer"]
+
+
+def test_it_does_not_answer_what_the_text_does_not_say(pocket):
+    found = pocket(question="What is the capital of Mongolia?", context=MILL)
+    assert found["answer"] == ""
+
+
+def test_ask_uses_it(pocket):
+    asked = CliRunner().invoke(app, ["ask", "Who built the mill?", "--context", MILL, "--json"])
+    assert asked.exit_code == 0, asked.output
+    assert "Ada Moss" in json.dumps(json.loads(asked.stdout))
+
+
+@needs_squad
+def test_on_real_questions_it_is_far_better_than_saying_nothing(pocket):
+    articles = [
+        {**article, "paragraphs": [{**p, "qas": p["qas"][:2]} for p in article["paragraphs"][:14]]}
+        for article in read_articles(DATA / "squad2" / "tune.json")
+    ]
+    asked = [(p["context"], qa) for article in articles for p in article["paragraphs"] for qa in p["qas"]]
+    answers = pocket(question=[qa["question"] for _, qa in asked], context=[context for context, _ in asked])
+    found = score(articles, {qa["id"]: answer["answer"] for (_, qa), answer in zip(asked, answers)})
+    assert found["f1"] > 55 and found["HasAns_f1"] > 45 and found["NoAns_f1"] > 45, found
