@@ -1,6 +1,8 @@
-"""Runs all benches of states and training, and writes what they found: results.json, and the table in README.md.
+"""Runs the benches of states and training, and writes what they found: results.json, and the table in README.md.
 
-python bench/run.py [--quick]        --quick: one small round of each, nothing is written
+python bench/run.py [--quick] [NAME ...]        --quick: one small round of each, nothing is written
+
+With names, only those are run, and what others have found before stays as it is.
 """
 
 import argparse
@@ -11,34 +13,32 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
 HERE = Path(__file__).parent
+RESULTS, PAGE = HERE / "results.json", HERE / "README.md"
 BENCHES = ("finetune", "tap", "bank", "store", "epochs", "decode")
 MARKS = "<!-- results -->", "<!-- end of results -->"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*BENCHES, []], help="all, if none is given")
     parser.add_argument("--quick", action="store_true", help="one small round of each; nothing is written")
     given = parser.parse_args()
-    ratios: dict[str, float] = {}
-    lines: list[str] = []
-    for name in BENCHES:
+    ratios: dict[str, float] = json.loads(RESULTS.read_text(encoding="utf-8")) if given.names else {}
+    rows = rows_of(PAGE.read_text(encoding="utf-8")) if given.names else {}
+    for name in given.names or BENCHES:
         found = run(name, given.quick)
         print(*found["lines"], sep="\n", flush=True)
         ratios |= found["ratios"]
-        lines += found["lines"]
+        rows |= dict(map(row_of, found["lines"]))
         if not given.quick:  # after each, so that what took minutes is not lost with what comes after
-            write(ratios, lines)
-
-
-def write(ratios: dict[str, float], lines: list[str]) -> None:
-    (HERE / "results.json").write_text(json.dumps(ratios, indent=2) + "\n", encoding="utf-8")
-    page = HERE / "README.md"
-    page.write_text(with_results(page.read_text(encoding="utf-8"), table(lines)), encoding="utf-8")
+            RESULTS.write_text(json.dumps(ratios, indent=2) + "\n", encoding="utf-8")
+            PAGE.write_text(with_results(PAGE.read_text(encoding="utf-8"), table(rows)), encoding="utf-8")
 
 
 def run(name: str, quick: bool) -> dict:
@@ -50,15 +50,24 @@ def run(name: str, quick: bool) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def table(lines: list[str]) -> str:
+def row_of(line: str) -> tuple[str, str]:
+    """The name of a ratio, and its row in the table."""
+    name, ratio, wanted, verdict, says = re.fullmatch(r"(\w+): (\S+), wanted (.+?): (\w+); (.*)", line).groups()
+    return name, f"| `{name}` | {ratio} | {wanted} | {verdict} | {says} |"
+
+
+def rows_of(page: str) -> dict[str, str]:
+    """The rows that stand in a page, by name."""
+    results = page.partition(MARKS[0])[2].partition(MARKS[1])[0]
+    return {name: row for row in results.splitlines() for name in re.findall(r"^\| `(\w+)` \|", row)}
+
+
+def table(rows: Mapping[str, str]) -> str:
     """The results as a table, with day and machine."""
-    rows = [["bench", "ratio", "wanted", "", "what was measured"], ["---"] * 5]
-    for line in lines:
-        name, ratio, wanted, verdict, says = re.fullmatch(r"(\w+): (\S+), wanted (.+?): (\w+); (.*)", line).groups()
-        rows.append([f"`{name}`", ratio, wanted, verdict, says])
     machine = f"{processor()}, {os.cpu_count()} cores, torch {torch.__version__}"
     day = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return f"{day}, {machine}:\n\n" + "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    head = ["| bench | ratio | wanted |  | what was measured |", "| --- | --- | --- | --- | --- |"]
+    return f"{day}, {machine}:\n\n" + "\n".join([*head, *rows.values()])
 
 
 def processor() -> str:

@@ -39,6 +39,11 @@ SHRUNK = (
 SHORTER = {
     "bertvision-table1": ("finetune.epochs=1", "finetune.checkpoints=[0, 0.1]"),
     "answerability": ("finetune.epochs=1", "bank.epochs=1"),
+    "pocket": ("finetune.adapters=8",),
+    "pocket-study": (  # three blocks have no last six
+        'variants=[{name = "last-2", finetune = {train_layers = 2}}, '
+        '{name = "adapters", finetune = {train_layers = 0, adapters = 8}}]',
+    ),
     "glue": ("data.tune=", "bank.epochs=1", "finetune.checkpoints=[]"),
 }
 

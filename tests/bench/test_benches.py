@@ -62,7 +62,9 @@ def test_what_was_found_becomes_a_table_between_the_marks(bench, monkeypatch, ca
     side_by_side.main(lambda windows, rounds: found, windows=1)
     said = json.loads(capsys.readouterr().out)
     assert said["ratios"] == {"tap": 0.7, "cheap": 1.1}
-    page = run.with_results("before\n<!-- results -->\nold\n<!-- end of results -->\nafter", run.table(said["lines"]))
+    rows = dict(map(run.row_of, said["lines"]))
+    page = run.with_results("before\n<!-- results -->\nold\n<!-- end of results -->\nafter", run.table(rows))
+    assert run.rows_of(page) == rows
     assert page.startswith("before\n") and page.endswith("\nafter") and "old" not in page
     assert "| `tap` | 0.70 | at least 0.75 | MISSED | as fast as it gets; 3 windows;" in page
     assert "| `cheap` | 1.10 | at most 1.15 | reached | little;" in page
