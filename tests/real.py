@@ -1,6 +1,6 @@
 """What only some machines have: real data (BERTVISION_DATA) and packaged encoders. Tests that need it skip without.
 
-from real import DATA, marco, minilm, needs_squad, squad
+from real import DATA, has, marco, minilm, needs_squad, squad
 """
 
 import os
@@ -31,6 +31,11 @@ def minilm() -> Backbone:
 def marco() -> Backbone:
     """The packaged encoder that `pocket` stands on, likewise."""
     return _or_skip("marco")
+
+
+def has(name: str) -> bool:
+    """Whether a packaged encoder is there or can be fetched."""
+    return not isinstance(_packaged(name), str)
 
 
 def _or_skip(name: str) -> Backbone:

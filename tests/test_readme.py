@@ -10,6 +10,7 @@ import torch
 from bertvision import States
 from bertvision.cli import app
 from bertvision.heads import REGISTRY, build_head
+from real import has
 from runs import bertvision, encoder
 
 ROOT = Path(__file__).parents[1]
@@ -31,8 +32,11 @@ SHRUNK = {
 
 def shrunk(words: list[str]) -> list[str]:
     """The command as it stands there; if it trains, with a tiny encoder and little data laid over its recipe."""
+    outside = tuple(words[:2]) in OUTSIDE or tuple(words[:1]) in OUTSIDE
+    if outside or (words[0] == "ask" and "--reader" not in words and not has("marco")):
+        return [*words[:2], "--help"]
     if words[0] not in TRAINING:
-        return [*words[:2], "--help"] if tuple(words[:2]) in OUTSIDE or tuple(words[:1]) in OUTSIDE else words
+        return words
     settings = SHRUNK | {"backbone.name": encoder()}
     return [*words, *(word for key, value in settings.items() for word in ("--set", f"{key}={value}"))]
 
