@@ -77,7 +77,10 @@ def test_ask_uses_it(pocket):
 @needs_squad
 def test_on_real_questions_it_is_far_better_than_saying_nothing(pocket):
     articles = [
-        {**article, "paragraphs": [{**p, "qas": p["qas"][:2]} for p in article["paragraphs"][:14]]}
+        {
+            **article,
+            "paragraphs": [{**p, "qas": p["qas"][:: max(1, len(p["qas"]) - 1)]} for p in article["paragraphs"][:14]],
+        }
         for article in read_articles(DATA / "squad2" / "tune.json")
     ]
     asked = [(p["context"], qa) for article in articles for p in article["paragraphs"] for qa in p["qas"]]
