@@ -18,7 +18,7 @@ from bertvision.serve.onnx_engine import GRAPH, onnx_engine
 from bertvision.serve.spans import as_records, find_spots, rank, span_collector
 from bertvision.serve.texts import cut_texts, results, text_collector
 
-BATCH_TOKENS = 8192
+BATCH_TOKENS = 1024  # of all layers at once: what heads read of them stays in the cache
 Progress = Callable[[int, int], None]
 
 

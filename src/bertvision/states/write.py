@@ -41,7 +41,7 @@ def write_store(
     dtype: Dtype = "fp16",
     reads: Reads = "all",
     positions: Positions = "all",
-    batch_tokens: int = 8192,
+    batch_tokens: int = 2048,
     shard_bytes: int = SHARD_BYTES,
     advance: Callable[[int], None] = lambda tokens: None,
 ) -> Store:

@@ -117,7 +117,7 @@ class Learner:
             values[key].data.copy_(value)
 
     def _loss(self, states: States, batch: Batch, task: Task, step: int) -> Tensor:
-        torch.manual_seed(fold(self.seed, self.name, step))  # the head's own dropout
+        torch.default_generator.manual_seed(fold(self.seed, self.name, step))  # the head's own dropout
         loss = task.loss(self.head(states if self.joint else states.detach()), batch)
         self.loss = loss.item()
         return loss

@@ -113,7 +113,7 @@ class Loop:
     def _states(self, step: int) -> tuple[Batch, States]:
         batch = collate(self.windows, self.plan[step], self.pad)
         began = time.perf_counter()
-        torch.manual_seed(fold(self.seed, "backbone", step))  # the backbone's dropout
+        torch.default_generator.manual_seed(fold(self.seed, "backbone", step))  # the backbone's dropout
         states = self.feed(batch)
         self.feed_seconds += time.perf_counter() - began
         return batch, states
