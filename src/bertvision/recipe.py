@@ -31,8 +31,8 @@ class BackboneRecipe:
 class DataRecipe:
     train: str = "sample:train"
     """What is learnt from: `sample:train[:questions]`, a SQuAD JSON file, or `squad_v2` (hub); for `labels` and `score`
-    also `glue:CoLA/train`, or your own .csv, .tsv or .jsonl file. Join several with `+`; `file.json#1/2` is every second
-    article from the first on, `file.json*2` counts double."""
+    also `glue:CoLA/train`, or your own .csv, .tsv or .jsonl file. Join several with `+`; `file.json#1/2` is every
+    second article from the first on, `file.json*2` counts double."""
     tune: str = ""
     """Where thresholds and the like are chosen. Empty: a share of the training articles is split off."""
     test: str = "sample:test"
