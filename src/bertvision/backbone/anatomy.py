@@ -71,11 +71,13 @@ def layer_norms(model: nn.Module) -> list[nn.Module]:
 
 def projections(model: PreTrainedModel) -> list[Projections]:
     """The projections of every block with weights of its own. Ask before anything is inserted into the model."""
-    return [
-        _block_projections(model, name, layer)
-        for block_name, block in _named_blocks(model)
-        for name, layer in _sublayers(block_name, block)
-    ]
+    return [_block_projections(model, name, layer) for name, layer in layers(model)]
+
+
+def layers(model: PreTrainedModel) -> Iterator[tuple[str, nn.Module]]:
+    """Name and module of all that has one attention and one feed-forward part: blocks, or those in ALBERT's groups."""
+    for name, block in _named_blocks(model):
+        yield from _sublayers(name, block)
 
 
 def _named_blocks(model: PreTrainedModel) -> list[tuple[str, nn.Module]]:

@@ -16,7 +16,7 @@ from bertvision.backbone.states import States
 from bertvision.data.batches import Batch, by_length
 
 # Tokens that go through the encoder at once where nothing learns: what they become on the way stays in the cache.
-SLICE = 2048
+SLICE = 1024
 
 
 class Backbone(nn.Module):

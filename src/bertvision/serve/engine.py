@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from bertvision.backbone.backbone import Backbone
+from bertvision.backbone.packed import packed
 from bertvision.backbone.states import States
 from bertvision.data.batches import Batch
 from bertvision.evaluate.ensemble import combine
@@ -38,6 +39,7 @@ class TorchEngine:
         self, backbone: Backbone, heads: Mapping[str, Mapping[str, Head]], tasks: Mapping[str, TaskConfig]
     ) -> None:
         self.backbone, self.tasks = backbone.eval(), dict(tasks)
+        self._frozen = packed(backbone)
         self.heads = {name: {key: head.eval() for key, head in own.items()} for name, own in heads.items()}
         self.tokenizer, self.pad, self.longest = backbone.tokenizer, backbone.pad, backbone.longest
         # One pass at a time: each uses all cores anyway, and two at once would only fight for them.
@@ -48,7 +50,7 @@ class TorchEngine:
         wanted = [head for name in names for head in self.heads[name].values()]
         reads: Literal["all", "last"] = "all" if any(head.reads == "all" for head in wanted) else "last"
         with self._turn, torch.no_grad():
-            return self.backbone(batch, reads)
+            return self._frozen(batch, reads)
 
     @torch.no_grad()
     def logits(self, batch: Batch, names: Sequence[str]) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 
 from bertvision.backbone.backbone import Backbone
+from bertvision.backbone.packed import packed
 from bertvision.backbone.states import States
 from bertvision.data.batches import Batch
 from bertvision.errors import UserError
@@ -19,15 +20,15 @@ Source = Callable[[Batch], States]
 
 
 def live(backbone: Backbone, reads: Reads = "all", positions: Positions = "all") -> Source:
-    """States from a backbone that does not learn; it is put into eval mode.
+    """States from a backbone that does not learn, by its weights as they are now; it is put into eval mode.
 
     reads: all layers, or the last. positions: all tokens, or [CLS] alone: (B, L, 1, H).
     """
-    backbone.eval()
+    frozen = packed(backbone)
 
     def states(batch: Batch) -> States:
         with torch.no_grad():
-            found = backbone(batch, reads)
+            found = frozen(batch, reads)
         if positions == "all":
             return found
         return States(found.layers[:, :, :1].contiguous(), found.mask[:, :1])

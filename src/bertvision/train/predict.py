@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from bertvision.backbone.backbone import Backbone
+from bertvision.backbone.packed import packed
 from bertvision.data.batches import by_length, collate
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import How
@@ -64,13 +65,14 @@ def predict(
     windows = dataset.windows
     starts = windows.starts if task.per_token else np.arange(len(windows) + 1)
     kept = {name: Ragged(starts, task.outputs) for name in members} if keep else {}
-    for part in (backbone, *members.values()):
-        part.eval()
+    frozen = packed(backbone)
+    for head in members.values():
+        head.eval()
     with journal.stage(stage, int(windows.lengths.sum())) as progress:
         for index in by_length(windows.lengths, options.batch_tokens):
             began = time.perf_counter()
             batch = collate(windows, index, backbone.pad)
-            states = backbone(batch, reads)
+            states = frozen(batch, reads)
             shared += time.perf_counter() - began
             logits: dict[str, Tensor] = {}
             for name, collector in collectors.items():
