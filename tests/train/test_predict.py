@@ -1,15 +1,21 @@
 """Prediction: one pass for all members, the same whatever the batches, and nothing kept that grows with the data."""
 
 import math
+import time
 import weakref
 
 import numpy as np
 import pytest
 import torch
 
+from bertvision.backbone.backbone import Backbone
 from bertvision.data.batches import collate
 from bertvision.errors import UserError
+from bertvision.evaluate.spans import SpanCollector
+from bertvision.heads.last import Last
+from bertvision.heads.pool import Pool
 from bertvision.recipe import EvaluateRecipe
+from bertvision.tasks import TASKS
 from bertvision.train.bank import HeadBank
 from bertvision.train.predict import Joined, Pass, predict
 from bertvision.train.progress import Journal
@@ -111,18 +117,62 @@ def test_an_ensemble_of_equals_is_the_member_itself():
     assert np.allclose(twice["twice"].no_answer, twice["pool"].no_answer, atol=1e-4)
 
 
-def test_seconds_are_those_each_would_have_needed_alone():
-    seconds = run().seconds
-    assert all(value > 0 for value in seconds.values())
-    assert seconds["both"] > max(seconds["last"], seconds["pool"])
-    assert seconds["both"] < seconds["last"] + seconds["pool"]  # the backbone's pass is counted once
+def test_seconds_are_those_each_would_have_needed_alone(monkeypatch):
+    """Every part is made to take longer than the rest of the test."""
+
+    def slow(cls: type, method: str) -> None:
+        real = getattr(cls, method)
+        monkeypatch.setattr(cls, method, lambda self, *args: (time.sleep(0.3), real(self, *args))[1])
+
+    for cls, method in ((Backbone, "encode"), (Last, "forward"), (Pool, "forward"), (SpanCollector, "finish")):
+        slow(cls, method)
+    seconds = run(members={name: MEMBERS[name] for name in ("last", "pool")}).seconds
+    assert seconds["last"] == pytest.approx(0.9, abs=0.25)
+    assert seconds["pool"] == pytest.approx(0.9, abs=0.25)  # decoding is part of it
+    assert seconds["both"] == pytest.approx(1.2, abs=0.25)  # one pass, both heads, and its own decoding alone
 
 
-def test_a_head_of_broken_numbers_is_named():
-    bank = HeadBank([{"kind": "pool", "name": "broken"}], layers=BACKBONE.layers, width=BACKBONE.width, task="spans")
+def broken() -> HeadBank:
+    """Two heads, the second of broken numbers."""
+    entries = [{"kind": "pool"}, {"kind": "pool", "name": "broken"}]
+    bank = HeadBank(entries, layers=BACKBONE.layers, width=BACKBONE.width, task="spans")
     bank["broken"].readout.weight.data.fill_(math.nan)
-    with pytest.raises(UserError, match="broken: its logits are not finite; train it again with a lower"):
-        run(members=dict(bank.items()), ensembles={})
+    return bank
+
+
+def test_a_head_of_broken_numbers_is_dropped_with_its_ensembles(tmp_path):
+    members, journal = dict(broken().items()), Journal(tmp_path / "log.jsonl", quiet=True)
+    pairs = {"both": Joined(("pool", "broken")), "twice": Joined(("pool", "pool"))}
+    settings = EvaluateRecipe(nbest=3, batch_tokens=64)
+    found = predict(BACKBONE, members, TASK, DATA["test"], settings, journal, ensembles=pairs, keep=True)
+    assert list(found.predictions) == list(found.seconds) == ["pool", "twice"]
+    assert list(found.log_probabilities) == ["pool"]
+    assert list(found.dropped) == ["broken"] and "not finite" in found.dropped["broken"]
+    assert (tmp_path / "log.jsonl").read_text().count("broken is dropped: its logits are not finite") == 1
+    assert_close(
+        Pass({"pool": found.predictions["pool"]}, {}), run(64, members={"pool": members["pool"]}, ensembles={})
+    )
+
+
+def test_a_backbone_of_broken_numbers_is_an_error():
+    with pytest.raises(UserError, match="backbone: its logits are not finite; tune it again with a lower"):
+        run(members={"backbone": broken()["broken"]}, ensembles={})
+
+
+def test_heads_that_read_cls_are_given_no_more(monkeypatch):
+    recipe = recipe_of(task="labels")
+    task = TASKS["labels"]()
+    data = task.load(recipe.data, BACKBONE.tokenizer, seed=0)["test"]
+    shape = {"layers": BACKBONE.layers, "width": BACKBONE.width, "task": "labels", "outputs": task.outputs}
+    bank, seen, forward = HeadBank([{"kind": "pool"}, {"kind": "last"}], **shape), [], Pool.forward
+
+    def watched(self, states):
+        seen.append(states.layers.shape[2])
+        return forward(self, states)
+
+    monkeypatch.setattr(Pool, "forward", watched)
+    predict(BACKBONE, dict(bank.items()), task, data, recipe.evaluate, JOURNAL)
+    assert set(seen) == {1}
 
 
 def test_states_and_logits_live_no_longer_than_their_batch():

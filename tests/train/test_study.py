@@ -1,6 +1,7 @@
 """A study: every cell is done once, in a directory of plain files that belongs to one recipe and one set of data."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -10,8 +11,11 @@ from safetensors.torch import load_file
 
 from bertvision.data.squad import write_articles
 from bertvision.errors import UserError
+from bertvision.heads.compress import Compress
 from bertvision.recipe import load_recipe
 from bertvision.report.page import write_report
+from bertvision.train.bank import HeadBank
+from bertvision.train.combine import ensemble_run
 from bertvision.train.evaluation import score_run
 from bertvision.train.study import Study
 from encoders import FAMILIES
@@ -312,6 +316,35 @@ def test_a_dropped_head_is_named_and_the_study_goes_on(tmp_path):
     assert dropped["member"] == "too fast" and dropped["checkpoint"] == 0.2 and "became" in dropped["why"]
     page = write_report(tmp_path).read_text(encoding="utf-8")
     assert "Dropped at checkpoint 0.2 of seed 1: too fast (its" in page and "Not scored yet" not in page
+
+
+def test_a_head_that_breaks_just_before_it_is_kept_does_not_stop_the_study(tmp_path):
+    fast = {"kind": "attend", "form": "encoder", "learning_rate": 1e15, "name": "too fast"}
+    options = {"heads": [{"kind": "pool"}, fast], "finetune": {"epochs": 0.2, "checkpoints": []}}
+    rows = run(tmp_path, bank={"checkpoints": [1 / 6], "learning_rate": 1e-2}, **options)
+    assert {row["member"] for row in rows} == {"backbone", "pool", "pool, epoch 0.166667", "backbone + best head"}
+    _, about = HeadBank.load(next(tmp_path.glob("seed-1/heads-*@*.safetensors")))
+    assert list(about["stopped"]) == ["too fast"]
+
+
+def test_a_head_that_breaks_on_other_data_is_dropped_and_everything_goes_on(tmp_path, monkeypatch):
+    forward = Compress.forward
+
+    def breaks(self, states):
+        logits = forward(self, states)
+        return logits if self.training else logits * math.nan
+
+    monkeypatch.setattr(Compress, "forward", breaks)
+    rows = run(tmp_path, finetune={"epochs": 0.2, "checkpoints": []})
+    assert {row["member"] for row in rows} == {"backbone", "pool", "backbone + best head"}
+    (dropped,) = json.loads((tmp_path / "study.json").read_text())["dropped"]
+    assert dropped["member"] == "compress size=8" and "not finite" in dropped["why"]
+    assert "Dropped at checkpoint 0.2 of seed 1: compress" in write_report(tmp_path).read_text(encoding="utf-8")
+    assert {row["member"] for row in score_run(tmp_path, quiet=True)} == {row["member"] for row in rows}
+    with pytest.raises(UserError, match="--member compress size=8: cannot be scored: its logits are not finite"):
+        score_run(tmp_path, member="compress size=8", quiet=True)
+    assert ensemble_run(tmp_path, greedy=True, quiet=True)[0]["role"] == "ensemble"
+    assert "pool" in {entry["member"] for entry in json.loads((tmp_path / "comparisons.json").read_text())}
 
 
 def test_windows_longer_than_the_encoder_are_refused(tmp_path):

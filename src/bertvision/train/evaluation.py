@@ -133,7 +133,9 @@ def _predict(study: Study, members: Members, dataset: Dataset, wanted: Sequence[
         ensembles=pairs,
         stage="scoring",
     )
-    return Pass({name: found.predictions[name] for name in wanted}, found.seconds)
+    if not any(name in found.predictions for name in wanted):
+        raise UserError(f"--member {wanted[0]}: cannot be scored: {next(iter(found.dropped.values()))}")
+    return Pass({name: found.predictions[name] for name in wanted if name in found.predictions}, found.seconds)
 
 
 def _wanted(members: Members, member: str, best_pair: str) -> list[str]:

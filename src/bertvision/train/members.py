@@ -1,7 +1,7 @@
 """What is scored at one checkpoint: the backbone with its own head, the heads of the bank, and their ensembles."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,8 @@ from bertvision.heads import Head
 from bertvision.tasks import Dataset, Task
 from bertvision.train.bank import HeadBank
 from bertvision.train.finetune import Checkpoint
-from bertvision.train.predict import Joined, Pass
+from bertvision.train.predict import BACKBONE, Joined, Pass
 
-BACKBONE = "backbone"
 ENSEMBLE = "backbone + best head"  # one name over all seeds, whichever head is best
 WEIGHT_BYTES = 4  # heads are kept in fp32
 
@@ -57,6 +56,11 @@ class Members:
             for how in self.hows
             for name in whole
         }
+
+    def without(self, dropped: Mapping[str, str]) -> "Members":
+        """The same but for members that were dropped: {name: why}."""
+        heads = {name: head for name, head in self.heads.items() if name not in dropped}
+        return replace(self, heads=heads, dropped={**self.dropped, **dropped})
 
     def price(self, parts: Sequence[str]) -> dict[str, Any]:
         """The columns of a row that say what a member, or an ensemble of `parts`, takes.
@@ -144,11 +148,14 @@ def score_rows(
 def report_rows(
     members: Members, tune: Pass, test: Pass, task: Task, data: Mapping[str, Dataset]
 ) -> Iterator[dict[str, Any]]:
-    """The rows of a study: scored on test, with everything chosen on tune: thresholds, and which ensemble to report."""
+    """The rows of a study: scored on test, with everything chosen on tune: thresholds, and which ensemble to report.
+
+    members: those that went through both passes.
+    """
     main = task.metrics[-1]
     tuned = {name: task.choose(found, data["tune"]) for name, found in tune.predictions.items()}
     on_tune = {n: task.scores(found, data["tune"], tuned[n])[main] for n, found in tune.predictions.items()}
     best_pair = max(members.pairs, key=on_tune.__getitem__, default="")
-    reported = {n: found for n, found in test.predictions.items() if n == best_pair or n not in members.pairs}
+    reported = {n: test.predictions[n] for n in (*members.heads, best_pair) if n}
     for row in score_rows(members, Pass(reported, test.seconds), task, data["test"], tuned, best_pair):
         yield row | {f"tune_{main}": on_tune[row.get("parts", row["member"])]}

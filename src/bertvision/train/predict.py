@@ -1,24 +1,30 @@
 """One backbone pass over a set of questions for all members: backbone, heads and their ensembles."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from bertvision.backbone.backbone import Backbone
-from bertvision.backbone.packed import packed
-from bertvision.data.batches import by_length, collate
+from bertvision.backbone.states import States
+from bertvision.data.batches import Batch, by_length, collate
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import How
 from bertvision.evaluate.ragged import Ragged
 from bertvision.heads import Head
 from bertvision.recipe import EvaluateRecipe
+from bertvision.states.layout import Reads
+from bertvision.states.source import live
 from bertvision.tasks import Dataset, Task
+from bertvision.train.bank import reads_cls
 from bertvision.train.progress import Journal
+
+BACKBONE = "backbone"  # how the head that was tuned with the encoder is called
 
 
 class Joined(NamedTuple):
@@ -33,11 +39,13 @@ class Pass:
     """What one pass gave: predictions of each member, and the seconds each would have needed alone.
 
     log_probabilities: of each single member, if they were to be kept: fp16, windows one after the other, unpadded.
+    dropped: why members are missing; ensembles of theirs are missing with them.
     """
 
     predictions: dict[str, Any]
     seconds: dict[str, float]
     log_probabilities: dict[str, Tensor] = field(default_factory=dict)
+    dropped: dict[str, str] = field(default_factory=dict)
 
 
 @torch.no_grad()
@@ -53,51 +61,98 @@ def predict(
     keep: bool = False,
     stage: str = "predicting",
 ) -> Pass:
-    """Predictions of all members and ensembles. Logits live no longer than their batch.
+    """Predictions of all members and ensembles. States live no longer than their batch, logits until they are decoded.
 
+    A head whose logits are not finite is dropped, with a note; where it is the backbone's own, that is an error.
     keep: whether the members' log-probabilities are kept, in half precision and without padding.
     """
-    ensembles = ensembles or {}
-    collectors = {name: task.collector(dataset, options) for name in [*members, *ensembles]}
-    spent = dict.fromkeys(collectors, 0.0)
-    shared = 0.0
-    reads: Literal["all", "last"] = "all" if any(head.reads == "all" for head in members.values()) else "last"
     windows = dataset.windows
-    starts = windows.starts if task.per_token else np.arange(len(windows) + 1)
-    kept = {name: Ragged(starts, task.outputs) for name in members} if keep else {}
-    frozen = packed(backbone)
+    reads: Reads = "all" if any(head.reads == "all" for head in members.values()) else "last"
+    source = live(backbone, reads, "cls" if all(map(reads_cls, members.values())) else "all")
     for head in members.values():
         head.eval()
+    scorers = Scorers(members, ensembles or {}, task, dataset, options, journal, keep)
     with journal.stage(stage, int(windows.lengths.sum())) as progress:
         for index in by_length(windows.lengths, options.batch_tokens):
             began = time.perf_counter()
             batch = collate(windows, index, backbone.pad)
-            states = frozen(batch, reads)
-            shared += time.perf_counter() - began
-            logits: dict[str, Tensor] = {}
-            for name, collector in collectors.items():
-                began = time.perf_counter()
-                if name in members:
-                    logits[name] = _finite(name, members[name](states))
-                else:
-                    parts, how = ensembles[name]
-                    logits[name] = task.blend([logits[part] for part in parts], batch, how)
-                collector.add(index, logits[name])
-                spent[name] += time.perf_counter() - began
-                if name in kept:
-                    kept[name].add(index, task.log_probabilities(logits[name], batch))
-            del states, logits  # before the next batch's are made beside them
+            states = source(batch)
+            scorers.shared += time.perf_counter() - began
+            scorers.take(batch, states)
+            del states  # before the next batch's are made beside them
             progress.advance(batch.tokens)
-    parts_of = {name: joined.parts for name, joined in ensembles.items()}
-    alone = {name: spent[name] + sum(spent[part] for part in parts_of.get(name, ())) for name in collectors}
-    return Pass(
-        {name: collector.finish() for name, collector in collectors.items()},
-        {name: shared + seconds for name, seconds in alone.items()},
-        {name: ragged.values for name, ragged in kept.items()},
-    )
+    return scorers.finish()
 
 
-def _finite(name: str, logits: Tensor) -> Tensor:
-    if not logits.isfinite().all():
-        raise UserError(f"{name}: its logits are not finite; train it again with a lower learning rate")
-    return logits
+class Scorers:
+    """Who reads the states of a pass: every member and every ensemble, each with its predictions and its seconds.
+
+    shared: seconds of the states, which each would need alone too.
+    """
+
+    def __init__(
+        self,
+        members: Mapping[str, Head],
+        ensembles: Mapping[str, Joined],
+        task: Task,
+        dataset: Dataset,
+        options: EvaluateRecipe,
+        journal: Journal,
+        keep: bool,
+    ) -> None:
+        self.members, self.ensembles, self.task, self.journal = dict(members), dict(ensembles), task, journal
+        self.collectors = {name: task.collector(dataset, options) for name in [*members, *ensembles]}
+        starts = dataset.windows.starts if task.per_token else np.arange(len(dataset.windows) + 1)
+        self.kept = {name: Ragged(starts, task.outputs) for name in members} if keep else {}
+        self.heads_seconds = dict.fromkeys(members, 0.0)
+        self.own_seconds = dict.fromkeys(self.collectors, 0.0)  # of joining and decoding
+        self.shared = 0.0
+        self.dropped: dict[str, str] = {}
+
+    def take(self, batch: Batch, states: States) -> None:
+        """Takes in one batch."""
+        logits: dict[str, Tensor] = {}
+        for name, head in list(self.members.items()):
+            with timed(self.heads_seconds, name):
+                logits[name] = head(states)
+            if not logits[name].isfinite().all():
+                self._drop(name)
+                continue
+            with timed(self.own_seconds, name):
+                self.collectors[name].add(batch.index, logits[name])
+            if name in self.kept:
+                self.kept[name].add(batch.index, self.task.log_probabilities(logits[name], batch))
+        for name, (parts, how) in self.ensembles.items():
+            with timed(self.own_seconds, name):
+                blended = self.task.blend([logits[part] for part in parts], batch, how)
+                self.collectors[name].add(batch.index, blended)
+
+    def finish(self) -> Pass:
+        """What is left to decode is decoded: in a small set that is all of it."""
+        predictions = {}
+        for name in [*self.members, *self.ensembles]:
+            with timed(self.own_seconds, name):
+                predictions[name] = self.collectors[name].finish()
+        parts = {name: (name,) for name in self.members} | {name: one.parts for name, one in self.ensembles.items()}
+        seconds = {
+            name: self.shared + sum(self.heads_seconds[part] for part in set(read)) + self.own_seconds[name]
+            for name, read in parts.items()
+        }
+        logs = {name: self.kept[name].values for name in self.members if name in self.kept}
+        return Pass(predictions, seconds, logs, self.dropped)
+
+    def _drop(self, name: str) -> None:
+        if name == BACKBONE:
+            raise UserError(f"{name}: its logits are not finite; tune it again with a lower learning rate")
+        self.dropped[name] = "its logits are not finite; a lower learning rate may help"
+        self.journal.note(f"{name} is dropped: {self.dropped[name]}")
+        del self.members[name]
+        self.ensembles = {key: one for key, one in self.ensembles.items() if name not in one.parts}
+
+
+@contextmanager
+def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    """Adds the seconds of what is done inside to those of `name`."""
+    began = time.perf_counter()
+    yield
+    seconds[name] += time.perf_counter() - began

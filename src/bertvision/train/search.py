@@ -127,12 +127,13 @@ class Search:
     def _score(self, found: "Round") -> None:
         """Scores what was trained to its end, in one pass over tune, and takes note of every trial of the round."""
         bank, notes = HeadBank.load(found.bank)
-        dropped = notes["stopped"]
+        dropped = dict(notes["stopped"])
         ended = {name: head for name, head in bank.items() if name not in dropped and name not in found.pruned}
         tune = self.study.data["tune"]
         stage = scoring_name(found.name)
         options = self.recipe.evaluate
         passed = predict(self.backbone, ended, self.task, tune, options, self.journal, stage=stage) if ended else None
+        dropped |= passed.dropped if passed is not None else {}
         for trial in found.trials[len(self.trials) - found.trials[0].number :]:  # a kill may have come among them
             name = trial.name
             about: dict[str, Any] = {
@@ -140,7 +141,7 @@ class Search:
                 "seconds": round(notes["feed_seconds"] + notes["seconds"][name], 3),
             }
             score = None
-            if passed is not None and name in ended:
+            if passed is not None and name in passed.predictions:
                 predictions = passed.predictions[name]
                 about["threshold"] = self.task.choose(predictions, tune)
                 score = float(self.task.scores(predictions, tune, about["threshold"])[self.metric])

@@ -211,6 +211,7 @@ class Study:
                 keep=True,
                 stage=agenda.scoring(epoch, split, seed),
             )
+            members = members.without(passes[split].dropped)
             place = self._seed(seed) / "predictions" / f"{epoch:g}" / split
             for name, predictions in passes[split].predictions.items():
                 write_json(place / f"{file_name(name)}.json", predictions.to_json())
