@@ -266,6 +266,7 @@ def train_bank(
         snapshot_seconds=snapshot_seconds,
         journal=journal,
         at_step=check,
+        marks=kept.values(),
     )
     loop.feed_seconds = feeding.seconds  # those of an earlier run are in its snapshot
     loop.run(stage)
