@@ -10,7 +10,7 @@ from bertvision.backbone.backbone import Backbone
 from bertvision.data.batches import Batch, BatchPlan, collate
 from bertvision.data.windows import Windows
 from bertvision.recipe import BankRecipe
-from bertvision.states.layout import Dtype
+from bertvision.states.layout import Dtype, padded_bytes
 from bertvision.states.source import Source, live, stored
 from bertvision.states.write import write_store
 from side_by_side import Finding, Race, main, squad
@@ -22,7 +22,7 @@ WANTED: dict[Dtype, float] = {"fp16": 4.0, "int8": 7.0}
 def measure(windows: int, rounds: int) -> list[Finding]:
     backbone = Backbone.load("minilm")
     data = squad(windows, backbone).windows
-    padded = 4 * len(data) * LONGEST * backbone.layers * backbone.width
+    padded = padded_bytes(len(data), LONGEST, backbone.layers, backbone.width)
     size = f"{len(data)} windows of {data.lengths.mean():.0f} tokens"
     found = []
     with tempfile.TemporaryDirectory() as directory:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from bertvision.errors import UserError
-from bertvision.files import claim, load_tensors, read_json, replacing, save_tensors, write_json, write_text
+from bertvision.files import claim, load_tensors, read_json, remove, replacing, save_tensors, write_json, write_text
 
 
 def names(directory: Path) -> list[str]:
@@ -201,6 +201,23 @@ def test_claiming_removes_only_what_this_program_left_unfinished(tmp_path):
     claim(tmp_path)
     assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file()) == sorted(kept)
     assert names(tmp_path / "seed-1") == ["scores.json"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files")
+def test_what_is_removed_is_claimed_no_more(tmp_path):
+    def count() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = count()
+    for _ in range(3):
+        claim(tmp_path / "run" / "states")
+        claim(tmp_path / "running")
+        assert count() == before + 2
+        remove(tmp_path / "run")
+        assert count() == before + 1 and not (tmp_path / "run").exists()
+        remove(tmp_path / "running")
+        remove(tmp_path / "running")  # nothing there is fine
+    assert count() == before
 
 
 def test_what_cannot_be_claimed_says_so(tmp_path):

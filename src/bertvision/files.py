@@ -23,7 +23,8 @@ except ImportError:  # Windows: there directories are not claimed
     fcntl = None  # type: ignore[assignment]
 
 SCRATCH = re.compile(r"\..+\.\d+-[0-9a-f]{8}|\.checkpoint-.+\.part")  # directories of what is not yet whole
-_claimed: dict[Path, int] = {}  # directory -> the open descriptor that holds its lock until this process ends
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, or what this user or file may have of it
+_claimed: dict[Path, int] = {}  # directory -> the open descriptor that holds its lock
 
 
 @contextmanager
@@ -46,14 +47,21 @@ def replacing(path: Path) -> Iterator[Path]:
         shutil.rmtree(scratch.parent, ignore_errors=True)
 
 
+class NoRoom(UserError):
+    """The disk is full, or will be."""
+
+
 def _unwritable(path: Path, error: OSError) -> UserError:
-    if error.errno == errno.ENOSPC:
-        return UserError(f"{path}: the disk is full; make room and run the same command again, it goes on from here")
+    if error.errno in FULL:
+        why = "the disk is full" if error.errno == errno.ENOSPC else f"no room for it ({error.strerror})"
+        return NoRoom(f"{path}: {why}; make room and run the same command again, it goes on from here")
     return UserError(f"{path}: cannot be written ({error.strerror or error}); choose another place")
 
 
 def claim(directory: Path) -> None:
-    """Makes `directory` and makes this process, until it ends, the only one at work in it; UserError if another is.
+    """Makes `directory` and makes this process the only one at work in it, until it ends or removes the directory.
+
+    UserError if another is at work there.
 
     What an earlier process was writing when it was killed is removed: by names that only this program gives, for the
     directory may be one that holds other things too.
@@ -82,6 +90,14 @@ def _lock(directory: Path) -> int:
     except OSError:  # a file system without locks: two processes at once are then the user's to avoid
         pass
     return descriptor
+
+
+def remove(directory: Path) -> None:
+    """Removes a directory, if it is there, with all that is in it and the claims on that."""
+    place = directory.resolve()
+    shutil.rmtree(directory, ignore_errors=True)
+    for claimed in [claimed for claimed in _claimed if claimed.is_relative_to(place)]:
+        os.close(_claimed.pop(claimed))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -1,5 +1,6 @@
 """How the states of windows lie in a shard: real tokens only, as fp32, fp16 or int8, with a checksum per window."""
 
+import math
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
@@ -127,3 +128,14 @@ def checksum(parts: list[NDArray[np.uint8]]) -> int:
     for part in parts:
         found = zlib.crc32(part.data, found)
     return found
+
+
+def padded_bytes(windows: int, longest: int, layers: int, width: int) -> int:
+    """What the states of `windows` windows would take as fp32, all padded to `longest` tokens."""
+    return 4 * windows * longest * layers * width
+
+
+def readable(size: float) -> str:
+    """A number of bytes in words: `1.5 GB`."""
+    power = min(4, int(math.log10(max(1, size))) // 3)
+    return f"{size / 1000**power:.{1 if power else 0}f} {('bytes', 'kB', 'MB', 'GB', 'TB')[power]}"

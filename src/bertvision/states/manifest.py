@@ -63,6 +63,11 @@ class Manifest:
         )
         return cls(*fingerprints(backbone, windows), dtype, reads, positions, layers, backbone.width, shards)
 
+    @property
+    def kind(self) -> str:
+        """What of the states is kept, in words."""
+        return f"{self.dtype} states of {self.reads} layers and {self.positions} positions"
+
     def layout(self, shard: Shard, lengths: NDArray[np.int64]) -> Layout:
         """lengths: (N,) tokens kept of every window of the store."""
         return Layout(lengths[shard.first : shard.end], self.layers, self.width, self.dtype)

@@ -1,6 +1,5 @@
 """Writing a store: one backbone pass, shard by shard, each written while the encoder is at work on what follows."""
 
-import errno
 import hashlib
 import os
 import shutil
@@ -19,15 +18,14 @@ from bertvision.backbone.backbone import Backbone
 from bertvision.data.batches import by_length, collate
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
-from bertvision.files import claim, replacing
-from bertvision.states.layout import Dtype, Encoded, Layout, Positions, Reads, checksum, encode
+from bertvision.files import FULL, NoRoom, claim, replacing
+from bertvision.states.layout import Dtype, Encoded, Layout, Positions, Reads, checksum, encode, readable
 from bertvision.states.manifest import NAME, Manifest, Shard, kept_lengths
 from bertvision.states.source import live
 from bertvision.states.store import OpenShard, Store
 
 SHARD_BYTES = 256 << 20  # what a kill can cost at most; and few enough files
 AHEAD = 2  # batches that wait for the disk at most
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -49,7 +47,7 @@ def write_store(
 
     Killed at any moment it can be run again: shards that are whole are checked and kept, and the store ends up bit
     for bit as if nothing had happened. advance: told the number of tokens of each piece of work done.
-    UserError if `directory` holds another store, or the disk is full.
+    UserError if `directory` holds another store, NoRoom if the disk is full.
     """
     claim(directory)
     manifest = _begin(directory, Manifest.of(backbone, windows, dtype, reads, positions, shard_bytes))
@@ -115,8 +113,7 @@ def _begin(directory: Path, wanted: Manifest) -> Manifest:
     found = Manifest.load(directory)
     found.refuse_others(directory, (wanted.weights, wanted.tokenizer, wanted.windows))
     if replace(found, shards=()) != replace(wanted, shards=()):
-        kind = f"{found.dtype} states of {found.reads} layers and {found.positions} positions"
-        raise UserError(f"{directory}: holds {kind}, not what is asked for; delete it or choose another place")
+        raise UserError(f"{directory}: holds {found.kind}, not what is asked for; delete it or choose another place")
     return found
 
 
@@ -135,8 +132,8 @@ def _refuse_small_disk(directory: Path, wanted: int) -> None:
     """Better now than after hours."""
     free = shutil.disk_usage(directory).free
     if wanted > free:
-        room = f"{wanted / 1e9:,.2f} GB are still to be written and {free / 1e9:,.2f} GB are free"
-        raise UserError(f"{directory}: the disk is too full: {room}; make room and run the same command again")
+        room = f"{readable(wanted)} are still to be written and {readable(free)} are free"
+        raise NoRoom(f"{directory}: the disk is too full: {room}; make room and run the same command again")
 
 
 def _reserve(descriptor: int, size: int) -> None:

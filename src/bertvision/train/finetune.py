@@ -24,7 +24,7 @@ from bertvision.backbone.tuning import (
 from bertvision.data.batches import collate
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
-from bertvision.files import fitting, load_tensors, save_tensors
+from bertvision.files import fitting, load_tensors, remove, save_tensors
 from bertvision.heads import Head, build_head
 from bertvision.recipe import BankRecipe, FinetuneRecipe, head_spec
 from bertvision.states.layout import Reads
@@ -170,7 +170,7 @@ def finetune(
 def clear_tuning(directory: Path) -> None:
     """Removes what tuning needed and its checkpoints do not: a kill may have left it."""
     (directory / SNAPSHOT).unlink(missing_ok=True)
-    shutil.rmtree(directory / STATES, ignore_errors=True)
+    remove(directory / STATES)
 
 
 def _feed(
@@ -200,7 +200,7 @@ def _feed(
         directory,
         lower,
         windows,
-        dtype="fp32",  # exact: tuning goes as if nothing were stored
+        dtype="fp32",  # as exact as it gets: tuning differs only by how products round in other company, see `source`
         reads=reads,
         positions="all",
         journal=journal,
