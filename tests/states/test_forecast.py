@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -6,7 +7,7 @@ import torch
 
 from bertvision.errors import UserError
 from bertvision.heads import build_head
-from bertvision.states.forecast import Forecast, forecast
+from bertvision.states.forecast import Forecast, Looks, forecast
 from bertvision.states.layout import Positions
 from bertvision.states.write import write_store
 from states.stores import LENGTHS, tiny_backbone, windows_of
@@ -25,7 +26,7 @@ KNOWN = Forecast(
     write_seconds=30,
     check_seconds=10,
     read_seconds=20,
-    peak_bytes=3_000_000_000,
+    held_bytes=3_000_000_000,
     free_bytes=50_000_000_000,
 )
 
@@ -57,7 +58,7 @@ def test_it_measures_all_parts_and_leaves_nothing_behind(tmp_path):
     found = forecast(backbone, windows_of(LENGTHS), [head], 2, directory=tmp_path)
     parts = (found.encoder_seconds, found.heads_seconds, found.write_seconds, found.check_seconds, found.read_seconds)
     assert all(0 < seconds < 60 for seconds in parts)
-    assert found.peak_bytes > 1 << 20 and found.free_bytes > 0
+    assert found.held_bytes > 1 << 20 and found.free_bytes > 0
     assert not list(tmp_path.iterdir())
     assert torch.equal(torch.random.get_rng_state(), random)
     assert all(torch.equal(value, before[key]) for key, value in head.state_dict().items())
@@ -67,6 +68,22 @@ def test_it_measures_all_parts_and_leaves_nothing_behind(tmp_path):
 def test_heads_cost_the_same_both_ways():
     assert KNOWN.live_seconds == 3 * 660
     assert KNOWN.stored_seconds == 600 + 30 + 10 + 3 * 80
+
+
+def test_looks_at_a_tuning_set_count_too(tmp_path):
+    looks = Looks(5, 100, encoder_seconds=50, heads_seconds=2, write_seconds=3, check_seconds=1, read_seconds=2)
+    found = replace(KNOWN, looks=looks)
+    assert found.live_seconds == KNOWN.live_seconds + 5 * 52
+    assert found.stored_seconds == KNOWN.stored_seconds + 50 + 3 + 1 + 5 * 4
+    assert replace(KNOWN, epochs=1).choose()[0] == "live" and replace(found, epochs=1).choose()[0] == "stored"
+    assert "looks: 100 windows, 5 times" in found.lines()
+    backbone, trained, tuned = tiny_backbone(), windows_of(LENGTHS), windows_of([40, 2])
+    found = forecast(backbone, trained, [], 1, directory=tmp_path, looked_at=tuned, looks=3)
+    stores = [write_store(tmp_path / str(len(one)), backbone, one) for one in (trained, tuned)]
+    assert found.bytes["fp16"] == sum(store.bytes for store in stores)
+    assert found.padded_bytes == (len(LENGTHS) * max(LENGTHS) + 2 * 40) * 4 * 32 * 4
+    assert found.looks.times == 3 and 0 < found.looks.encoder_seconds < found.encoder_seconds
+    json.dumps(found.to_json(), allow_nan=False)
 
 
 def test_it_chooses_the_quicker_way_that_has_room():
@@ -90,7 +107,7 @@ def test_its_words():
         "store: 2.0 GB as fp16 (1/5.0), 1.0 GB as int8 (1/9.9); padded fp32 would be 10.0 GB; 50.0 GB are free",
         "one epoch: encoder 10.0 min, heads 1.0 min, reading fp16 20 s",
         "3 epochs of 2 heads: live 33.0 min, stored 14.7 min",
-        "memory: 3.0 GB at most",
+        "memory: 3.0 GB held until now",
         "choice: stored, for live takes 33.0 min, stored 14.7 min; the store needs 2.0 GB of 50.0 GB that are free",
     ]
 

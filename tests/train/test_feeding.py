@@ -1,26 +1,34 @@
 """Live or stored: what the recipe says, or the forecast; the same heads either way, and the same after a kill."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
+from bertvision.backbone.backbone import Backbone
+from bertvision.errors import UserError
+from bertvision.files import NoRoom
 from bertvision.states import forecast as forecasts
 from bertvision.states.store import Store
+from bertvision.states.write import write_store
 from bertvision.tasks import TASKS
 from bertvision.train import feeding
 from bertvision.train.bank import HeadBank, states_of, train_bank
 from bertvision.train.feeding import Feeding
 from bertvision.train.progress import Journal
-from runs import load, recipe_of
+from runs import encoder, load, recipe_of
+from states.stores import contents
 from tunings import Killed, killed_at
 
 BACKBONE, TASK, DATA = load(recipe_of())
 ENTRIES = [{"kind": "pool"}, {"kind": "conv", "dropout": 0.3}]
 
 
-def train(directory: Path, snapshot_seconds: float = 1e9, **options: object) -> dict[str, torch.Tensor]:
+def train(
+    directory: Path, snapshot_seconds: float = 1e9, tapped: Path | None = None, **options: object
+) -> dict[str, torch.Tensor]:
     directory.mkdir(exist_ok=True)
     bank = HeadBank(ENTRIES, layers=BACKBONE.layers, width=BACKBONE.width, task="spans", seed=1)
     train_bank(
@@ -35,16 +43,20 @@ def train(directory: Path, snapshot_seconds: float = 1e9, **options: object) -> 
         snapshot_seconds=snapshot_seconds,
         journal=Journal(directory / "log.jsonl", quiet=True),
         tune=DATA["tune"],
+        tapped=tapped,
     )
     assert sorted(one.name for one in directory.iterdir()) == ["heads.safetensors", "log.jsonl"]
     return bank.state_dict()
 
 
+def notes(directory: Path) -> list[str]:
+    lines = (directory / "log.jsonl").read_text().splitlines()
+    return [entry["text"] for entry in map(json.loads, lines) if entry["event"] == "note"]
+
+
 def said(directory: Path) -> str:
     """What was noted about states."""
-    lines = (directory / "log.jsonl").read_text().splitlines()
-    texts = [entry["text"] for entry in map(json.loads, lines) if entry["event"] == "note"]
-    return next(text for text in reversed(texts) if text.startswith("states: "))
+    return next(text for text in reversed(notes(directory)) if text.startswith("states: "))
 
 
 def difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
@@ -152,5 +164,107 @@ def test_a_choice_for_something_else_is_not_kept(tmp_path):
     made = Feeding(BACKBONE, recipe, **what, identity="this")
     made.choose(DATA["train"].windows, [])
     assert json.loads((place / "choice.json").read_text())["identity"] == "this"
-    made.clear()
-    assert not place.exists()
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[1]", "{}", '{"identity": "this"}', '{"identity": "this", "states": "disk"}']
+)
+def test_a_damaged_choice_is_one_line(content, tmp_path):
+    (tmp_path / "choice.json").write_text(content)
+    what = {"reads": "all", "positions": "all", "directory": tmp_path, "journal": Journal(quiet=True)}
+    with pytest.raises(UserError, match=r"choice\.json: damaged, or not a note of where states come from .* delete it"):
+        Feeding(BACKBONE, recipe_of(bank={"epochs": 3}).bank, **what, identity="this").choose(DATA["train"].windows, [])
+
+
+def tap(place: Path, *sets: str, **options: object) -> Path:
+    """A directory of stores, as `bertvision tap` leaves it."""
+    for name in sets:
+        write_store(place / f"untuned-{name}", BACKBONE, DATA[name].windows, **options)
+    return place
+
+
+@pytest.mark.parametrize("states", ["stored", "auto"])
+def test_a_tapped_store_is_read_and_stays(states, tmp_path, monkeypatch):
+    plain = train(tmp_path / "plain", states="stored", patience=9)
+    tapped = tap(tmp_path / "states", "train", "tune", "test")
+    before = contents(tapped / "untuned-train")
+    monkeypatch.setattr(feeding, "write_store", None)
+    monkeypatch.setattr(feeding, "forecast", None)
+    assert difference(train(tmp_path / "tapped", tapped=tapped, states=states, patience=9), plain) == 0
+    assert "states of train: read from untuned-train" in notes(tmp_path / "tapped")
+    assert "states of tune: read from untuned-tune" in notes(tmp_path / "tapped")
+    assert contents(tapped / "untuned-train") == before
+
+
+def test_live_reads_no_tapped_store(tmp_path):
+    tapped = tap(tmp_path / "states", "train")
+    train(tmp_path / "live", tapped=tapped, states="live")
+    assert notes(tmp_path / "live") == ["states: live, as the recipe says"]
+
+
+def test_a_tapped_store_that_does_not_fit_is_passed_over(tmp_path):
+    plain = train(tmp_path / "plain", states="stored")
+    tapped = tap(tmp_path / "states", "tune")
+    for name, options in (("int8", {"dtype": "int8"}), ("cls", {"positions": "cls"}), ("last", {"reads": "last"})):
+        write_store(tapped / name, BACKBONE, DATA["train"].windows, **options)
+    (shard,) = tap(tmp_path / "whole", "train").glob("*/shard-*")
+    damaged = Path(shutil.copytree(tmp_path / "whole" / "untuned-train", tapped / "damaged")) / shard.name
+    damaged.write_bytes(bytes([shard.read_bytes()[0] ^ 1]) + shard.read_bytes()[1:])
+    other = Backbone.load(encoder())
+    other.model.embeddings.word_embeddings.weight.data += 1
+    write_store(tapped / "other", other, DATA["train"].windows)
+    assert difference(train(tmp_path / "over", tapped=tapped, states="stored"), plain) == 0
+    note = next(text for text in notes(tmp_path / "over") if text.startswith("states of train: no store fits; "))
+    for why in (
+        "cls: holds fp16 states of all layers and cls positions",
+        "damaged (the states of window 0 are not those that were written)",
+        "int8: holds int8 states",
+        "last: holds fp16 states of last layers",
+        "other: was written by an encoder with other weights",
+        "untuned-tune: holds the states of other data",
+    ):
+        assert why in note
+    assert str(tmp_path) not in note
+
+
+def test_looks_at_tune_are_readings_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(forecasts.Forecast, "choose", lambda self: ("live", f"tune is read {self.looks.times} times"))
+    train(tmp_path / "checked", epochs=1, states="auto", patience=5, checks=4)
+    assert said(tmp_path / "checked") == "states: live, for tune is read 4 times"
+    monkeypatch.setattr(feeding, "forecast", None)
+    train(tmp_path / "once", epochs=1, states="auto", patience=5, checks=1)
+    assert said(tmp_path / "once") == "states: live, every state is read only once"
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_disk_without_room_makes_auto_live(killed, tmp_path, monkeypatch):
+    write = feeding.write_store
+
+    def refuses(directory, *args, **options):
+        if directory.name == "train":
+            (directory / "half").mkdir(parents=True)
+            raise NoRoom(f"{directory}: the disk is too full: 9.0 GB are still to be written and 1 bytes are free")
+        return write(directory, *args, **options)
+
+    monkeypatch.setattr(forecasts.Forecast, "choose", lambda self: ("stored", "that is quicker"))
+    monkeypatch.setattr(feeding, "write_store", refuses)
+    options = {"states": "auto", "dtype": "fp32", "patience": 9}
+    if killed:
+        with killed_at(4):
+            train(tmp_path / "auto", 0, **options)
+        place = states_of(tmp_path / "auto" / "heads.safetensors")
+        assert sorted(one.name for one in place.iterdir()) == ["choice.json", "tune"]
+    found = train(tmp_path / "auto", 0, **options)
+    assert any(text.startswith("states of train: live after all; ") for text in notes(tmp_path / "auto"))
+    assert difference(found, train(tmp_path / "live", **options | {"states": "live"})) < 1e-5
+    with pytest.raises(NoRoom):
+        train(tmp_path / "asked", **options | {"states": "stored"})
+
+
+def test_a_store_is_made_once_and_charged_once(tmp_path, monkeypatch):
+    what = {"reads": "all", "positions": "all", "directory": tmp_path, "journal": Journal(quiet=True)}
+    made = Feeding(BACKBONE, recipe_of(bank={"states": "stored"}).bank, **what, identity="this")
+    made.choose(DATA["train"].windows, [])
+    source = made.source(DATA["train"].windows, "train")
+    assert made.charge() > 0
+    assert made.source(DATA["train"].windows, "train") is source and made.charge() == 0

@@ -130,7 +130,7 @@ def test_where_there_is_no_room_it_stops_with_one_line_and_goes_on_later(tmp_pat
     process.join()
     out, err = (Path(name).read_text() for name in streams)
     assert process.exitcode == 2 and out == ""
-    assert err.count("\n") == 1 and "shard-00000.bin: cannot be written (File too large)" in err
+    assert err.count("\n") == 1 and "shard-00000.bin: no room for it (File too large)" in err
     done = tap(tmp_path, "--json")
     assert done.code == 0
     assert not list((tmp_path / "run").rglob(".*"))

@@ -26,12 +26,16 @@ from bertvision.states.write import write_shard
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a batch of `tokens` tokens took, in seconds. length: mean tokens of its windows."""
+    """What a batch of `tokens` tokens took, in seconds. length: mean tokens of its windows.
+
+    heads: learning from it; looks: heads that only read it.
+    """
 
     length: float
     tokens: int
     encoder: float
     heads: float
+    looks: float
     write: float
     check: float
     read: float
@@ -65,9 +69,13 @@ class Bench:
             optimizer.step()
             optimizer.zero_grad()
         clock.append(time.perf_counter())
+        with torch.no_grad():
+            for head in self.heads:
+                head(states)
+        clock.append(time.perf_counter())
         tokens = int(self.windows.lengths[index].sum())
-        encoder, learning = np.diff(clock).tolist()
-        return Probe(tokens / len(index), tokens, encoder, learning, *self._store(index, states))
+        encoder, learning, looks = np.diff(clock).tolist()
+        return Probe(tokens / len(index), tokens, encoder, learning, looks, *self._store(index, states))
 
     def _store(self, index: NDArray[np.int64], states: States) -> tuple[float, float, float]:
         """Seconds of writing, checking and reading."""

@@ -37,8 +37,13 @@ class Store:
     @classmethod
     def open(cls, directory: Path, backbone: Backbone, windows: Windows) -> "Store":
         """UserError unless the store is complete and belongs to this encoder and these windows."""
+        return cls.of(directory, fingerprints(backbone, windows), windows)
+
+    @classmethod
+    def of(cls, directory: Path, made_from: tuple[str, str, str], windows: Windows) -> "Store":
+        """The same, where the `fingerprints` of encoder and windows are known."""
         manifest = Manifest.load(directory)
-        manifest.refuse_others(directory, fingerprints(backbone, windows))
+        manifest.refuse_others(directory, made_from)
         missing = [shard.file for shard in manifest.shards if not shard.checksum]
         if missing:
             of = f"{len(missing)} of {len(manifest.shards)} shards are missing, the first is {missing[0]}"

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +14,7 @@ from bertvision.backbone.states import States
 from bertvision.data.batches import BatchPlan
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
-from bertvision.files import fitting, load_tensors, save_tensors
+from bertvision.files import fitting, load_tensors, remove, save_tensors
 from bertvision.heads import Head, build_head, head_name
 from bertvision.recipe import BankRecipe, head_spec
 from bertvision.tasks import Dataset
@@ -161,7 +160,7 @@ def states_of(path: Path) -> Path:
 def clear_bank(path: Path) -> None:
     """Removes what training the bank at `path` needed and its result does not: a kill may have left it."""
     snapshot_of(path).unlink(missing_ok=True)
-    shutil.rmtree(states_of(path), ignore_errors=True)
+    remove(states_of(path))
 
 
 def bank_learners(bank: HeadBank, recipe: BankRecipe, windows: Windows, plan: BatchPlan, seed: int) -> list[Learner]:
@@ -220,11 +219,13 @@ def train_bank(
     tune: Dataset | None = None,
     prune: Prune | None = None,
     feeding: Feeding | None = None,
+    tapped: Path | None = None,
 ) -> HeadBank:
     """Trains all heads of the bank on a frozen backbone in the same passes and saves them at `path`.
 
     Goes on where an earlier run was killed. tune: where an early stop is decided, if the recipe has a `patience`, and
-    where `prune` looks. feeding: where states come from, if several banks share that; it has chosen already.
+    where `prune` looks. feeding: where states come from, if several banks share that; it has chosen already. tapped:
+    where stores may lie that fit.
     With the bank are noted: the seconds of each head and of the feed, why heads were dropped, at which step each was
     best on tune, and `identity`, what the training depended on beside the seed. As it was at the recipe's `checkpoints`
     it is saved beside that, see `path_at`.
@@ -232,6 +233,8 @@ def train_bank(
     windows = train.windows
     plan = plan_batches(windows, recipe, seed)
     learners = bank_learners(bank, recipe, windows, plan, seed)
+    watched = tune if tune is not None and len(tune.windows) and (recipe.patience or prune) else None
+    checks = check_steps(plan, recipe.epochs, recipe.checks) if watched else set()
     if feeding is None:
         feeding = Feeding(
             backbone,
@@ -241,10 +244,22 @@ def train_bank(
             directory=states_of(path),
             identity=identity,
             journal=journal,
+            tapped=tapped,
         )
-        feeding.choose(windows, list(bank.heads))
-    early, checks = _early_stop(task, tune, feeding, learners, recipe, plan, journal, prune)
-
+        feeding.choose(windows, list(bank.heads), watched.windows if watched else None, len(checks))
+    early = None
+    if watched:
+        early = EarlyStop(
+            task,
+            watched.windows,
+            feeding.source(watched.windows, "tune"),
+            learners,
+            pad=backbone.pad,
+            patience=recipe.patience,
+            batch_tokens=recipe.batch_tokens,
+            journal=journal,
+            prune=prune,
+        )
     kept = {epoch: plan.steps_at(epoch) for epoch in recipe.checkpoints if epoch < recipe.epochs}
 
     def check(step: int) -> None:
@@ -268,36 +283,9 @@ def train_bank(
         at_step=check,
         marks=kept.values(),
     )
-    loop.feed_seconds = feeding.seconds  # those of an earlier run are in its snapshot
+    loop.feed_seconds = feeding.charge()  # those of an earlier run are in its snapshot
     loop.run(stage)
     best = early.take_best() if early else {}
     bank.save(path, training_notes(learners, loop.feed_seconds, identity) | {"best": best})
     clear_bank(path)
     return bank.eval()
-
-
-def _early_stop(
-    task: Task,
-    tune: Dataset | None,
-    feeding: Feeding,
-    learners: Sequence[Learner],
-    recipe: BankRecipe,
-    plan: BatchPlan,
-    journal: Journal,
-    prune: Prune | None,
-) -> tuple[EarlyStop | None, set[int]]:
-    """What watches over the learners, if the recipe wants it or some are to be pruned, and after which steps."""
-    if not (recipe.patience or prune) or tune is None or not len(tune.windows):
-        return None, set()
-    early = EarlyStop(
-        task,
-        tune.windows,
-        feeding.source(tune.windows, "tune"),
-        learners,
-        pad=feeding.backbone.pad,
-        patience=recipe.patience,
-        batch_tokens=recipe.batch_tokens,
-        journal=journal,
-        prune=prune,
-    )
-    return early, check_steps(plan, recipe.epochs, recipe.checks)

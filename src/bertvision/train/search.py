@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,17 +13,20 @@ from typing import Any
 import torch
 
 from bertvision.backbone.backbone import Backbone
+from bertvision.data.batches import BatchPlan
 from bertvision.errors import UserError
-from bertvision.files import fitting, read_json, write_json, write_text
+from bertvision.files import fitting, read_json, remove, write_json, write_text
 from bertvision.heads import build_head
 from bertvision.recipe import to_toml
 from bertvision.train.agenda import Planned
 from bertvision.train.bank import HeadBank, clear_bank, train_bank
+from bertvision.train.early import check_steps
 from bertvision.train.feeding import Feeding
 from bertvision.train.loop import plan_batches
 from bertvision.train.predict import predict
 from bertvision.train.stages import planned_stages, tokens_of
 from bertvision.train.study import Study
+from bertvision.train.tapped import place_of
 from bertvision.train.trials import Outcome, State, Trial, Trials
 
 STATES = "states"  # of all rounds, where they are stored; removed in the end
@@ -74,7 +76,7 @@ class Search:
                 self._write()
             found.clear()
             number += 1
-        shutil.rmtree(self.directory / STATES, ignore_errors=True)
+        remove(self.directory / STATES)
         return self.trials.rows(self.metric)
 
     def _round(self, number: int) -> "Round":
@@ -95,7 +97,7 @@ class Search:
         if found.bank.exists():
             return
         bank, data = self.recipe.bank, self.study.data
-        last = len(plan_batches(data["train"].windows, bank, self.seed))
+        last = len(self._batches)
 
         def prune(step: int, losses: Mapping[str, float]) -> dict[str, str]:
             found.losses[step] = dict(losses)
@@ -190,6 +192,11 @@ class Search:
         return Trials(self.directory / "optuna.jsonl", self.recipe, self.seed, build)
 
     @cached_property
+    def _batches(self) -> BatchPlan:
+        """Those of a round."""
+        return plan_batches(self.study.data["train"].windows, self.recipe.bank, self.seed)
+
+    @cached_property
     def backbone(self) -> Backbone:
         return self.study.tuned(self.seed, self.epoch)
 
@@ -206,8 +213,11 @@ class Search:
                 directory=self.directory / STATES / key,
                 identity=self.study.identity,
                 journal=self.journal,
+                tapped=place_of(self.study.directory),
             )
-            feeding.choose(self.study.data["train"].windows, list(bank.heads))
+            train, tune = (self.study.data[split].windows for split in ("train", "tune"))
+            checks = check_steps(self._batches, self.recipe.bank.epochs, self.recipe.bank.checks)
+            feeding.choose(train, list(bank.heads), tune, rounds * len(checks))
             self._feedings[key] = feeding
         return self._feedings[key]
 

@@ -18,7 +18,7 @@ from bertvision.errors import UserError
 from bertvision.files import claim, read_json, save_tensors, write_json, write_text
 from bertvision.recipe import Recipe, load_recipe, to_toml
 from bertvision.tasks import TASKS, Dataset
-from bertvision.train import agenda
+from bertvision.train import agenda, tapped
 from bertvision.train.analysis import write_analysis
 from bertvision.train.bank import HeadBank, at_fractions, bank_path, clear_bank, file_name, train_bank
 from bertvision.train.compare import write_comparisons
@@ -177,6 +177,7 @@ class Study:
             journal=self.journal,
             stage=agenda.heads(epoch, seed),
             tune=self.data["tune"],
+            tapped=tapped.place_of(self.directory),
         )
         return path
 

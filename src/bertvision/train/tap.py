@@ -9,11 +9,12 @@ from bertvision.backbone.backbone import Backbone
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError, nearest
 from bertvision.states.forecast import Forecast, forecast
-from bertvision.states.layout import DTYPES, Dtype, Positions, Reads
+from bertvision.states.layout import DTYPES, Dtype, Positions, Reads, padded_bytes
 from bertvision.train.bank import HeadBank, reads_cls
 from bertvision.train.feeding import store_states
 from bertvision.train.finetune import Checkpoint, planned_checkpoints
 from bertvision.train.study import Study
+from bertvision.train.tapped import place_of
 
 SPLITS = ("train", "tune", "test")
 
@@ -49,7 +50,7 @@ class Tap:
             self.backbone, _, _ = found.load(study.task, study.recipe.backbone.name)
         self.states = f"epoch {epoch:g}, seed {seed}" if found else "the encoder as it came"
         origin = f"seed-{seed}-epoch-{epoch:g}" if found else "untuned"
-        self.directory = study.directory / "states" / f"{origin}-{split}-{layers}-{positions}-{dtype}"
+        self.directory = place_of(study.directory) / f"{origin}-{split}-{layers}-{positions}-{dtype}"
 
     def forecast(self) -> Forecast:
         """What a store would weigh, and what training the recipe's heads would take live and from the store."""
@@ -81,7 +82,7 @@ class Tap:
             stage=f"states of {self.split}, {self.states}",
         )
         kept = store.manifest
-        padded = 4 * len(store) * int(store.lengths.max(initial=0)) * kept.layers * kept.width
+        padded = padded_bytes(len(store), int(store.lengths.max(initial=0)), kept.layers, kept.width)
         return {
             "store": str(self.directory),
             "states": self.states,
