@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from bertvision.backbone.backbone import Backbone
 from bertvision.data.batches import collate
@@ -89,11 +90,32 @@ def test_states_of_a_checkpoint(tuned, tmp_path):
         (["--positions", "CLS"], "--positions CLS: "),
         (["--dtype", "fp61"], "--dtype fp61: did you mean 'fp16'?"),
         (["--checkpoint", "0.5"], "no such checkpoint; `bertvision finetune` makes it"),
+        (["--seed", "7"], "--seed 7: the recipe has seeds [1]"),
+        (["--set", "data.max_length=600"], "data.max_length: 600 is more than"),
     ],
 )
-def test_what_cannot_be_is_one_line(options, says, tmp_path):
+def test_what_cannot_be_is_one_line_and_leaves_nothing(options, says, tmp_path):
     recipe_in(tmp_path)
     assert says in complaint(tap(tmp_path, *options))
+    assert not (tmp_path / "run").exists()
+
+
+def test_training_reads_what_was_tapped(tmp_path):
+    once, twice = tmp_path / "once", tmp_path / "twice"
+    once.mkdir()
+    recipe_in(once, bank={"epochs": 2, "states": "stored"}, finetune={"epochs": 0.5, "checkpoints": []})
+    assert bertvision("finetune", once / "study.toml", "--out", once / "run", cwd=once).code == 0
+    shutil.copytree(once, twice)
+    store = Path(json.loads(tap(once, "--json").out)["store"])
+    for place, passes in ((once, 0), (twice, 1)):
+        (place / "run" / "log.jsonl").unlink()
+        assert bertvision("train", place / "study.toml", "--out", place / "run", cwd=place).code == 0
+        log = (place / "run" / "log.jsonl").read_text()
+        assert log.count('"event": "storing states of train"') == passes
+        assert (f"states of train: read from {store.name}" in log) == (not passes)
+    heads = [load_file(place / "run" / "seed-1" / "heads-0.5.safetensors") for place in (once, twice)]
+    assert all(torch.equal(value, heads[1][key]) for key, value in heads[0].items())
+    assert sorted(contents(store)) == ["manifest.json", "shard-00000.bin"]
 
 
 def test_another_recipe_is_refused(tuned, tmp_path):

@@ -108,8 +108,6 @@ def tap(
     from bertvision.train.tap import Tap
 
     job = _single(recipe, settings, out, quiet=as_json)
-    if not forecast:
-        job.begin()
     what: dict[str, Any] = {"layers": layers, "positions": positions, "dtype": dtype}
     source = Tap(job, split=split, checkpoint=checkpoint, seed=seed, **what)
     if forecast or not as_json:

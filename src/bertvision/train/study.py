@@ -16,7 +16,7 @@ from bertvision.backbone.backbone import Backbone
 from bertvision.data.source import is_synthetic
 from bertvision.errors import UserError
 from bertvision.files import claim, read_json, save_tensors, write_json, write_text
-from bertvision.recipe import Recipe, load_recipe, to_toml
+from bertvision.recipe import DataRecipe, Recipe, load_recipe, to_toml
 from bertvision.tasks import TASKS, Dataset
 from bertvision.train import agenda, tapped
 from bertvision.train.analysis import write_analysis
@@ -278,10 +278,8 @@ class Study:
 
     @cached_property
     def _untouched(self) -> "Untouched":
-        name, wanted = self.recipe.backbone.name, self.recipe.data.max_length
-        backbone = Backbone.load(name)
-        if wanted > backbone.longest:
-            raise UserError(f"data.max_length: {wanted} is more than {name} has positions for ({backbone.longest})")
+        backbone = Backbone.load(self.recipe.backbone.name)
+        refuse_too_long(self.recipe.data, backbone)
         return Untouched(backbone.tokenizer, backbone.fingerprint)
 
     def _check(self, checkpoint: Checkpoint) -> None:
@@ -315,6 +313,13 @@ class Untouched:
 
     tokenizer: Tokenizer
     fingerprint: str
+
+
+def refuse_too_long(data: DataRecipe, backbone: Backbone) -> None:
+    """UserError if windows may be longer than the encoder has positions for."""
+    if data.max_length > backbone.longest:
+        room = f"more than {backbone.name} has positions for ({backbone.longest})"
+        raise UserError(f"data.max_length: {data.max_length} is {room}")
 
 
 def _differences(one: Recipe, other: Recipe) -> list[str]:

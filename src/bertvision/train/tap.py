@@ -13,7 +13,7 @@ from bertvision.states.layout import DTYPES, Dtype, Positions, Reads, padded_byt
 from bertvision.train.bank import HeadBank, reads_cls
 from bertvision.train.feeding import store_states
 from bertvision.train.finetune import Checkpoint, planned_checkpoints
-from bertvision.train.study import Study
+from bertvision.train.study import Study, refuse_too_long
 from bertvision.train.tapped import place_of
 
 SPLITS = ("train", "tune", "test")
@@ -23,7 +23,7 @@ class Tap:
     """States of one split of a study: those of a checkpoint, or of the encoder as it came.
 
     checkpoint: its epoch; None: the last there is, or the untouched encoder. seed: None = the study's first.
-    Nothing is written before `write`, which wants the study to have begun.
+    Nothing is written before `write`.
     """
 
     def __init__(
@@ -43,6 +43,9 @@ class Tap:
         _known("--dtype", dtype, DTYPES)
         self.study, self.split, self.layers, self.positions, self.dtype = study, split, layers, positions, dtype
         seed = study.recipe.seeds[0] if seed is None else seed
+        if seed not in study.recipe.seeds:
+            raise UserError(f"--seed {seed}: the recipe has seeds {list(study.recipe.seeds)}")
+        study.refuse_other()
         epoch, found = self._checkpoint(seed, checkpoint)
         self.backbone = Backbone.load(study.recipe.backbone.name)
         self.windows = self._windows()
@@ -69,7 +72,8 @@ class Tap:
         )
 
     def write(self) -> dict[str, Any]:
-        """Writes the store, or what of it is not yet there; what there is to say about it."""
+        """Begins the study, writes the store, or what of it is not yet there; what there is to say about it."""
+        self.study.begin()
         began = time.perf_counter()
         store = store_states(
             self.directory,
@@ -106,11 +110,9 @@ class Tap:
         return done[-1] if done else (0.0, None)
 
     def _windows(self) -> Windows:
-        data, backbone = self.study.recipe.data, self.backbone
-        if data.max_length > backbone.longest:
-            room = f"more than {backbone.name} has positions for ({backbone.longest})"
-            raise UserError(f"data.max_length: {data.max_length} is {room}")
-        return self.study.task.load(data, backbone.tokenizer, seed=0)[self.split].windows
+        data = self.study.recipe.data
+        refuse_too_long(data, self.backbone)
+        return self.study.task.load(data, self.backbone.tokenizer, seed=0)[self.split].windows
 
     def _heads(self) -> list[nn.Module]:
         """The recipe's heads that can read these states."""
