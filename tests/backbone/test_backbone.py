@@ -1,5 +1,6 @@
 """The backbone: its states are the encoder's own, of every family, and neither padding nor company changes them."""
 
+import json
 import subprocess
 import sys
 
@@ -134,6 +135,31 @@ def test_gradients_reach_the_embeddings(backbone, windows):
 def test_an_encoder_with_all_positions_behind_the_padding(tmp_path):
     found = Backbone.load(str(save_tiny(tmp_path, "roberta", max_position_embeddings=130)))
     assert found.longest == 128
+
+
+@pytest.mark.parametrize(
+    ("family", "entry", "value"),
+    [
+        ("bert", "hidden_act", "relu"),
+        ("bert", "num_attention_heads", 8),
+        ("bert", "layer_norm_eps", 1e-5),
+        ("distilbert", "activation", "relu"),
+        ("distilbert", "n_heads", 8),
+        ("albert", "num_hidden_layers", 2),
+        ("electra", "hidden_act", "relu"),
+        ("roberta", "num_attention_heads", 2),
+        ("mpnet", "layer_norm_eps", 1e-5),
+        ("deberta-v2", "pos_att_type", ["c2p"]),
+    ],
+)
+def test_the_fingerprint_knows_what_weights_do_not_show(family, entry, value, tmp_path):
+    directory = save_tiny(tmp_path, family)
+    before = Backbone.load(str(directory)).fingerprint
+    table = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**table, "use_cache": True, "of_a_later_version": 1}))
+    assert Backbone.load(str(directory)).fingerprint == before
+    (directory / "config.json").write_text(json.dumps({**table, entry: value}))
+    assert Backbone.load(str(directory)).fingerprint != before
 
 
 def test_the_fingerprint_is_that_of_weights_and_tokenizer(tmp_path):

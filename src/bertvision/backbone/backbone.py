@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import json
 from typing import Literal
 
 import numpy as np
@@ -17,6 +18,25 @@ from bertvision.data.batches import Batch, by_length
 
 # Tokens that go through the encoder at once where nothing learns: what they become on the way stays in the cache.
 SLICE = 1024
+
+# What of a configuration changes an encoder's states and leaves no trace in its weights, and what is meant where it is
+# not said. Never all of a configuration: every version of transformers adds entries, and no store would outlive it.
+UNSEEN: dict[str, object] = {
+    "model_type": None,
+    "num_hidden_layers": None,  # ALBERT's share their weights
+    "num_attention_heads": None,
+    "hidden_act": None,
+    "activation": None,  # DistilBERT's word for it
+    "layer_norm_eps": None,
+    "pad_token_id": None,  # RoBERTa and MPNet count positions from it
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "relative_attention": False,  # DeBERTa, like those below
+    "max_relative_positions": None,
+    "position_buckets": None,
+    "pos_att_type": None,
+    "conv_act": None,
+}
 
 
 class Backbone(nn.Module):
@@ -52,8 +72,12 @@ class Backbone(nn.Module):
 
     @property
     def fingerprint(self) -> str:
-        """sha256 of the weights as they are now and of the tokenizer: what a store or an adapter is tied to."""
+        """sha256 of the weights as they are now, of what they do not show, and of the tokenizer: what a store or an
+        adapter is tied to."""
         digest = hashlib.sha256(self.tokenizer.to_str().encode())
+        said = {key: getattr(self.model.config, key, None) for key in UNSEEN}
+        unseen = {key: value for key, value in said.items() if value not in (None, UNSEEN[key])}
+        digest.update(json.dumps(unseen, sort_keys=True).encode())
         for key, tensor in sorted(self.model.state_dict().items()):
             digest.update(f"{key} {tuple(tensor.shape)} {tensor.dtype}".encode())
             digest.update(tensor.detach().cpu().contiguous().flatten().numpy())
