@@ -125,6 +125,7 @@ def test_a_wrong_type_names_the_key_and_the_type(text, message, written):
             ["finetune.lower", "neither adapters nor LoRA"],
         ),
         ("[bank]\nfeed = 'along'\npatience = 2", ["bank.patience", "no early stop"]),
+        ("[bank]\nfeed = 'along'\ncheckpoints = [0.5]", ["bank.checkpoints", "finetune.checkpoints"]),
         ("[bank]\nfeed = 'along'\nstates = 'stored'", ["bank.states", "read no store"]),
         ("[[heads]]\nsize = 3", ["heads.0: a head needs a kind", "pool"]),
         ("[[heads]]\nkind = 'pol'", ["heads.0.kind", "'pool'"]),

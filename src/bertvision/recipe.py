@@ -245,6 +245,11 @@ def _check_together(recipe: Recipe, where: str) -> None:
         raise UserError(f'{where}: finetune.lower: "stored" needs norms = "trained", and neither adapters nor LoRA')
     if recipe.bank.feed == "along" and recipe.bank.patience:
         raise UserError(f"{where}: bank.patience: heads that learn along with the backbone have no early stop; give 0")
+    if recipe.bank.feed == "along" and recipe.bank.checkpoints:
+        raise UserError(
+            f"{where}: bank.checkpoints: heads that learn along with the backbone are kept at finetune.checkpoints; "
+            "give none here"
+        )
     if recipe.bank.feed == "along" and recipe.bank.states == "stored":
         raise UserError(f'{where}: bank.states: heads that learn along with the backbone read no store; give "auto"')
 
