@@ -1,12 +1,14 @@
 """The loop: in what order things happen, when a snapshot is written, and when one is used."""
 
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from bertvision.data.batches import BatchPlan
+from bertvision.backbone.states import States
+from bertvision.data.batches import Batch, BatchPlan
 from bertvision.errors import UserError
 from bertvision.files import load_tensors, save_tensors
 from bertvision.states.source import live
@@ -84,8 +86,6 @@ def test_it_goes_on_after_any_step(step, whole, tmp_path):
     loop, bank = make(tmp_path)
     loop.run("training")
     assert same(bank, whole)
-    loop.finish()
-    assert not loop.snapshot.exists()
 
 
 def test_steps_are_told_in_order_and_before_their_snapshot(tmp_path):
@@ -181,3 +181,19 @@ def test_a_last_look_costs_a_pass_only_where_the_feed_has_moved(moving, tmp_path
     loop.feed = lambda batch: passes.append(batch) or feed(batch)
     loop.run("training")
     assert len(passes) == len(loop.plan) + moving
+
+
+@pytest.mark.parametrize("moving", [False, True])
+def test_there_are_never_two_batches_of_states(moving, tmp_path):
+    made: list[weakref.ref] = []
+
+    def fed(batch: Batch) -> States:
+        assert not any(reference() is not None for reference in made)
+        states = feed(batch)
+        made.append(weakref.ref(states.layers))
+        return states
+
+    loop, _ = make(tmp_path)
+    feed, loop.feed, loop.moving, loop.marks = loop.feed, fed, moving, {3, 6}
+    loop.run("training")
+    assert len(made) == 6 + 2 * moving

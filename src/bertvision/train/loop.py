@@ -77,6 +77,10 @@ class Loop:
                 batch, states = self._states(step)
                 self._learn(batch, states, step)
                 if step + 1 in self.marks:
+                    if self.moving:
+                        del states  # those of before the update, before new ones stand beside them
+                        with torch.no_grad():
+                            batch, states = self._states(step)
                     self._judge(batch, states, step)
                 del states  # before the next batch's stand beside them
                 progress.advance(tokens[step], self._status(step + 1))
@@ -89,10 +93,6 @@ class Loop:
                     saved = time.monotonic()
                     pause = max(self.snapshot_seconds, SNAPSHOT_SHARE * (saved - began)) if self.snapshot_seconds else 0
 
-    def finish(self) -> None:
-        """Forgets the snapshot; call it once the results are safely written."""
-        self.snapshot.unlink(missing_ok=True)
-
     def _learn(self, batch: Batch, states: States, step: int) -> None:
         for share, learners in groupby(self.learners, key=lambda learner: learner.share):
             own, part = (states, batch) if share is None else share.of(states, batch)
@@ -104,8 +104,6 @@ class Loop:
     @torch.no_grad()
     def _judge(self, batch: Batch, states: States, step: int) -> None:
         """Looks at a batch just learnt from: what that update has done must show before anything is kept."""
-        if self.moving:
-            batch, states = self._states(step)
         for learner in self.learners:
             with self._telling(learner):
                 learner.judge(states, batch, self.task, step + 1)
