@@ -2,7 +2,7 @@
 
 python bench/run.py [--quick] [NAME ...]        --quick: one small round of each, nothing is written
 
-With names, only those are run, and what others have found before stays as it is.
+With names, only those are run; what others have found before stays as it is, with its day and machine.
 """
 
 import argparse
@@ -26,9 +26,11 @@ MARKS = "<!-- results -->", "<!-- end of results -->"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[*BENCHES, []], help="all, if none is given")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(BENCHES)}; all, if none is given")
     parser.add_argument("--quick", action="store_true", help="one small round of each; nothing is written")
     given = parser.parse_args()
+    if unknown := set(given.names) - set(BENCHES):
+        parser.error(f"no such bench: {', '.join(sorted(unknown))}; there is: {', '.join(BENCHES)}")
     ratios: dict[str, float] = json.loads(RESULTS.read_text(encoding="utf-8")) if given.names else {}
     rows = rows_of(PAGE.read_text(encoding="utf-8")) if given.names else {}
     for name in given.names or BENCHES:
@@ -51,9 +53,10 @@ def run(name: str, quick: bool) -> dict:
 
 
 def row_of(line: str) -> tuple[str, str]:
-    """The name of a ratio, and its row in the table."""
+    """The name of a ratio, and its row in the table, with the day and the machine of now."""
     name, ratio, wanted, verdict, says = re.fullmatch(r"(\w+): (\S+), wanted (.+?): (\w+); (.*)", line).groups()
-    return name, f"| `{name}` | {ratio} | {wanted} | {verdict} | {says} |"
+    day = datetime.datetime.now(datetime.UTC).date().isoformat()
+    return name, f"| `{name}` | {ratio} | {wanted} | {verdict} | {says} | {day} | {machine()} |"
 
 
 def rows_of(page: str) -> dict[str, str]:
@@ -63,11 +66,14 @@ def rows_of(page: str) -> dict[str, str]:
 
 
 def table(rows: Mapping[str, str]) -> str:
-    """The results as a table, with day and machine."""
-    machine = f"{processor()}, {os.cpu_count()} cores, torch {torch.__version__}"
-    day = datetime.datetime.now(datetime.UTC).date().isoformat()
-    head = ["| bench | ratio | wanted |  | what was measured |", "| --- | --- | --- | --- | --- |"]
-    return f"{day}, {machine}:\n\n" + "\n".join([*head, *rows.values()])
+    """The results as a table."""
+    titles = ("bench", "ratio", "wanted", "", "what was measured", "day", "machine")
+    head = [f"| {' | '.join(titles)} |", f"|{' --- |' * len(titles)}"]
+    return "\n".join([*head, *rows.values()])
+
+
+def machine() -> str:
+    return f"{processor()}, {os.cpu_count()} cores, torch {torch.__version__}"
 
 
 def processor() -> str:
