@@ -23,7 +23,7 @@ def batch_of(backbone: Backbone) -> Batch:
     return Batch(np.arange(len(LENGTHS)), ids, torch.zeros_like(ids), mask, torch.zeros(len(LENGTHS), 2).long())
 
 
-@pytest.mark.parametrize("reads", ["all", "last"])
+@pytest.mark.parametrize("reads", ["all", "last", (0, 2)])
 @pytest.mark.parametrize("family", FAMILIES)
 @torch.no_grad()
 def test_slices_give_the_states_of_the_whole(family, reads, monkeypatch):

@@ -121,7 +121,9 @@ def test_a_new_head_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
             super().__init__()
             self.scale = torch.nn.Parameter(torch.tensor(float(scale)))
 
-    assert build_head({"kind": "first-unit", "scale": 2}, layers=2, width=4, task="spans").parameter_count() == 1
+    built = build_head({"kind": "first-unit", "scale": 2}, layers=2, width=4, task="spans")
+    assert built.parameter_count() == 1
+    assert built.task == "spans"  # though its class does not keep it
     assert FirstUnit.kind == "first-unit"
     with pytest.raises(ValueError, match="two heads are called 'first-unit'"):
         register("first-unit")(FirstUnit)

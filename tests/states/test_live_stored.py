@@ -83,7 +83,9 @@ def test_a_source_never_gives_less_than_heads_read(tmp_path):
     backbone, windows = tiny_backbone(), windows_of(LENGTHS)
     store = write_store(tmp_path, backbone, windows, reads="last", positions="cls")
     stored(store, "last", "cls")
-    with pytest.raises(UserError, match="holds last layers and cls positions, these heads read all layers"):
+    with pytest.raises(
+        UserError, match="holds fp16 states of last layers and cls positions, these heads read all layers"
+    ):
         stored(store, "all", "cls")
     with pytest.raises(UserError, match="use live states"):
         stored(store, "last")

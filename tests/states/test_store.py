@@ -64,7 +64,7 @@ def test_any_windows_in_any_order_come_back(dtype, lengths, data, seed, spread):
             assert torch.equal(found, wanted.half().float() if dtype == "fp16" else wanted)
 
 
-@pytest.mark.parametrize("reads", ["all", "last"])
+@pytest.mark.parametrize("reads", ["all", "last", (0, 2), (3,)])
 @pytest.mark.parametrize("positions", ["all", "cls"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_store_gives_what_the_encoder_gives(tmp_path, dtype, positions, reads):
@@ -76,7 +76,7 @@ def test_a_store_gives_what_the_encoder_gives(tmp_path, dtype, positions, reads)
     assert store.bytes == sum(path.stat().st_size for path in tmp_path.glob("*.bin"))
     index = np.random.default_rng(0).permutation(len(windows))[:17]
     found, wanted = store.states(index), live(backbone, reads, positions)(collate(windows, index, backbone.pad))
-    assert torch.equal(found.mask, wanted.mask)
+    assert torch.equal(found.mask, wanted.mask) and found.numbers == wanted.numbers
     real = wanted.mask[:, None, :, None]
     tolerance = {"fp32": 1e-5, "fp16": 4e-3, "int8": 4 / 254 + 1e-5}[dtype]  # states of a LayerNorm: below 4
     torch.testing.assert_close(found.layers, wanted.layers * real, rtol=0, atol=tolerance)
@@ -91,6 +91,15 @@ def test_less_than_is_kept_can_be_read(tmp_path, dtype):
     assert torch.equal(store.states(index, reads="last").layers, whole[:, -1:])
     assert torch.equal(store.states(index, positions="cls").layers, whole[:, :, :1])
     assert torch.equal(store.states(index, "last", "cls").layers, whole[:, -1:, :1])
+    assert torch.equal(store.states(index, (1, 2)).layers, whole[:, 1:3])
+    assert torch.equal(store.states(index, (0, 2), "cls").layers, whole[:, [0, 2], :1])
+    some = write_store(tmp_path / "some", backbone, windows, dtype=dtype, reads=(0, 2, 3), shard_bytes=SHARD_BYTES)
+    three = some.states(index).layers
+    torch.testing.assert_close(three, whole[:, [0, 2, 3]], rtol=0, atol=4 / 127)  # in other company
+    assert torch.equal(some.states(index, (0, 3)).layers, three[:, [0, 2]])
+    assert torch.equal(some.states(index, "last").layer(3), three[:, 2])
+    offered = {reads: some.offers(reads, "all") for reads in ("all", "last", (0,), (0, 2), (1,))}
+    assert offered == {"all": False, "last": True, (0,): True, (0, 2): True, (1,): False}
     assert store.states(index[:0]).layers.shape == (0, backbone.layers, 1, backbone.width)
 
 

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from bertvision.backbone.backbone import Backbone
+from bertvision.backbone.states import States
 from bertvision.errors import UserError
 from bertvision.files import NoRoom
+from bertvision.heads import REGISTRY, Head, register
 from bertvision.states import forecast as forecasts
 from bertvision.states.store import Store
 from bertvision.states.write import write_store
@@ -153,6 +155,40 @@ def test_heads_on_cls_get_a_store_of_cls_alone(tmp_path, monkeypatch):
     one, both = (HeadBank.load(tmp_path / f"{count}.safetensors")[0] for count in (1, 2))
     for key, value in one["pool"].state_dict().items():
         torch.testing.assert_close(both["pool"].state_dict()[key], value, rtol=0, atol=1e-4)
+
+
+class Middle(Head):
+    """Reads layer 1 of 4."""
+
+    reads = (1,)
+
+    def __init__(self, layers: int, width: int, outputs: int, *, task: str) -> None:
+        super().__init__()
+        self.readout = torch.nn.Linear(width, outputs)
+
+    def forward(self, states: States) -> torch.Tensor:
+        return self.readout(states.layer(1))
+
+
+@pytest.mark.parametrize("beside", ["middle", "last", "pool"])
+def test_a_head_of_chosen_layers_has_them_from_anywhere(beside, tmp_path, monkeypatch):
+    monkeypatch.setattr("bertvision.heads.registry.REGISTRY", dict(REGISTRY))
+    register("middle")(Middle)
+    monkeypatch.setitem(globals(), "ENTRIES", [{"kind": "middle"}, {"kind": beside}])
+    seen, forward = [], Middle.forward
+    monkeypatch.setattr(Middle, "forward", lambda self, states: seen.append(states.numbers) or forward(self, states))
+    expected = {"middle": (1,), "last": (1, 3), "pool": None}[beside]
+    options = {"patience": 9, "dtype": "fp32"}
+    alive = train(tmp_path / "live", states="live", **options)
+    stored = train(tmp_path / "stored", states="stored", **options)
+    tapped = tap(tmp_path / "states", "train", "tune", dtype="fp32", reads="all" if beside == "pool" else (0, 1, 3))
+    read = train(tmp_path / "tapped", states="stored", tapped=tapped, **options)
+    assert set(seen) == {expected}
+    assert difference(stored, read) == 0
+    # a bias moves all tokens alike: it has no gradient but what rounding gives it
+    weights = [{key: value for key, value in one.items() if "bias" not in key} for one in (alive, stored)]
+    assert difference(*weights) < 1e-4
+    assert "states of train: read from untuned-train" in notes(tmp_path / "tapped")
 
 
 def test_a_choice_for_something_else_is_not_kept(tmp_path):

@@ -70,6 +70,17 @@ def test_states_of_the_encoder_as_it_came(tmp_path):
     torch.testing.assert_close(store.states(index).layers, wanted, rtol=0, atol=1e-5)
 
 
+def test_states_of_chosen_layers(tmp_path):
+    recipe_in(tmp_path)
+    found = {
+        layers: json.loads(tap(tmp_path, "--json", "--layers", layers).out) for layers in ("3,1", "all", "0,1,2,3")
+    }
+    assert Path(found["3,1"]["store"]).name == "untuned-train-1,3-all-fp16" and found["3,1"]["layers"] == 2
+    assert found["3,1"]["bytes"] < 0.51 * found["all"]["bytes"]
+    assert found["0,1,2,3"]["store"] == found["all"]["store"]
+    assert json.loads(tap(tmp_path, "--json", "--layers", "1,3", "--forecast").out)["heads"] == 1  # `last` alone
+
+
 def test_states_of_a_checkpoint(tuned, tmp_path):
     copy = Path(shutil.copytree(tuned, tmp_path / "copy"))
     last, first = json.loads(tap(copy, "--json").out), json.loads(tap(copy, "--json", "--checkpoint", "0.5").out)
@@ -86,7 +97,8 @@ def test_states_of_a_checkpoint(tuned, tmp_path):
     ("options", "says"),
     [
         (["--split", "dev"], "--split dev: there is: test, train, tune"),
-        (["--layers", "first"], "--layers first: "),
+        (["--layers", "first"], "--layers first: name all, last, or numbers such as 0,3"),
+        (["--layers", "0,9"], "layers 0,9: name some of 0 to 3"),
         (["--positions", "CLS"], "--positions CLS: "),
         (["--dtype", "fp61"], "--dtype fp61: did you mean 'fp16'?"),
         (["--checkpoint", "0.5"], "no such checkpoint; `bertvision finetune` makes it"),

@@ -3,7 +3,6 @@
 import hashlib
 import inspect
 import json
-from typing import Literal
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from bertvision.backbone.loading import find_encoder, load_model, load_tokenizer
-from bertvision.backbone.states import States
+from bertvision.backbone.states import Reads, States, numbered
 from bertvision.data.batches import Batch, by_length
 
 # Tokens that go through the encoder at once where nothing learns: what they become on the way stays in the cache.
@@ -83,26 +82,29 @@ class Backbone(nn.Module):
             digest.update(tensor.detach().cpu().contiguous().flatten().numpy())
         return digest.hexdigest()
 
-    def forward(self, batch: Batch, reads: Literal["all", "last"] = "all") -> States:
-        """States of a batch: all layers, or the last one only, (B, L, S, H)."""
+    def forward(self, batch: Batch, reads: Reads = "all") -> States:
+        """States of a batch: all layers, the last one only, or those with the given numbers, (B, L, S, H)."""
+        numbers = None if reads == "all" else numbered(reads, self.layers)
         learning = self.training or torch.is_grad_enabled()
         if learning or not batch.ids.is_cpu or torch.compiler.is_compiling() or batch.ids.numel() <= SLICE:
-            return States(torch.stack(self.encode(batch, reads), dim=1), batch.mask)
-        return States(self._in_slices(batch, reads), batch.mask)
+            return States(torch.stack(self.encode(batch, reads), dim=1), batch.mask, numbers)
+        return States(self._in_slices(batch, reads), batch.mask, numbers)
 
-    def encode(self, batch: Batch, reads: Literal["all", "last"] = "all") -> list[Tensor]:
-        """The same states from one run of the encoder: a (B, S, H) for each layer, the last one last."""
-        inputs = {"input_ids": batch.ids, "output_hidden_states": reads == "all"}
+    def encode(self, batch: Batch, reads: Reads = "all") -> list[Tensor]:
+        """The same states from one run of the encoder: a (B, S, H) for each layer, in rising order."""
+        inputs = {"input_ids": batch.ids, "output_hidden_states": reads != "last"}
         # Without padding no mask is needed, and attention runs faster; an exported graph must be ready for either.
         if torch.compiler.is_exporting() or not bool(batch.mask.all()):
             inputs["attention_mask"] = batch.mask.long()
         if self._has_types:
             inputs["token_type_ids"] = batch.types
         output = self.model(**inputs)
-        below = output.hidden_states[:-1] if reads == "all" else ()
-        return [*below, output.last_hidden_state]
+        if reads == "last":
+            return [output.last_hidden_state]
+        seen = [*output.hidden_states[:-1], output.last_hidden_state]
+        return [seen[number] for number in numbered(reads, self.layers)]
 
-    def _in_slices(self, batch: Batch, reads: Literal["all", "last"]) -> Tensor:
+    def _in_slices(self, batch: Batch, reads: Reads) -> Tensor:
         """(B, L, S, H) from several runs of the encoder, rows of like length together; zeros behind them."""
         lengths = batch.mask.sum(dim=1).numpy()
         states = torch.empty(0)

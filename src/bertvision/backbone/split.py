@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from bertvision.backbone.anatomy import blocks, shares_blocks
 from bertvision.backbone.backbone import Backbone
-from bertvision.backbone.states import States
+from bertvision.backbone.states import Reads, States, numbered
 from bertvision.data.batches import Batch
 from bertvision.errors import UserError
 
@@ -35,11 +35,11 @@ class Lower(Backbone):
         with _only(self.model, slice(self.first)):
             return super().fingerprint
 
-    def encode(self, batch: Batch, reads: Literal["all", "last"] = "all") -> list[Tensor]:
-        """States (B, S, H) of each layer up to the first trained block, or those alone that enter it."""
+    def encode(self, batch: Batch, reads: Reads = "all") -> list[Tensor]:
+        """States (B, S, H) of each layer up to the first trained block, or of some; the last of them enter it."""
         with _only(self.model, slice(self.first)) as kept, _watched(kept) as seen:
             super().encode(batch, "last")
-        return seen if reads == "all" else seen[-1:]
+        return [seen[number] for number in numbered(reads, self.layers)]
 
 
 class Upper:
@@ -57,7 +57,7 @@ class Upper:
         with _only(self.whole.model, slice(self.first, None)) as kept, _watched(kept, below.layers[:, -1]) as seen:
             last = self.whole.encode(batch, "last")
         if below.layers.shape[1] == 1:
-            return States(last[0].unsqueeze(1), batch.mask)
+            return States(last[0].unsqueeze(1), batch.mask, (self.whole.layers - 1,))
         own = torch.stack([*seen[1:-1], *last], dim=1)  # (B, blocks above, S, H)
         return States(torch.cat([below.layers, own], dim=1), batch.mask)
 

@@ -98,7 +98,9 @@ def tap(
         float | None, typer.Option(help="Epoch of the checkpoint; the last, or the encoder as it came, if not given.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed; the first if not given.")] = None,
-    layers: Annotated[str, typer.Option(help="all or last.")] = "all",
+    layers: Annotated[
+        str, typer.Option(help="all, last, or some by number: 0,6,12; 0 is the embedding output.")
+    ] = "all",
     positions: Annotated[str, typer.Option(help="all tokens, or cls.")] = "all",
     dtype: Annotated[str, typer.Option(help="fp16, int8 or fp32.")] = "fp16",
     forecast: Annotated[bool, typer.Option("--forecast", help="Only say what it would cost; write nothing.")] = False,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
 from torch import Tensor, nn
 
-from bertvision.backbone.states import States
+from bertvision.backbone.states import Reads, States
 from bertvision.errors import UserError, nearest
 
 TASKS = ("spans", "labels", "score")
@@ -32,13 +32,14 @@ class Head(nn.Module):
     """Base of all heads. A subclass declares its options as keyword-only arguments after (layers, width, outputs).
 
     layers, width: L and H of the states it will read. outputs: logits per token (spans: 2) or per example.
-    reads: "all" layers or the "last" one; a source need not deliver more than the heads together read.
+    reads: "all" layers, the "last" one, or the numbers of some, to be asked for by `states.layer(number)`; a source
+    need not deliver more than the heads together read.
     tasks: the tasks the head can do; `column`: True if for labels and scores it needs the [CLS] column only.
     """
 
     kind: ClassVar[str]
     tasks: ClassVar[tuple[str, ...]] = TASKS
-    reads: Literal["all", "last"] = "all"
+    reads: Reads = "all"
     column: bool = True
     task: str
 
@@ -137,7 +138,9 @@ def build_head(spec: Mapping[str, Any], *, layers: int, width: int, task: str, o
     if outputs < 1:
         raise UserError(f"head: outputs must be at least 1, not {outputs}")
     given = {name: value for name, value in spec.items() if name != "kind"}
-    return cls(layers, width, outputs, task=task, **given)
+    head = cls(layers, width, outputs, task=task, **given)
+    head.task = task  # whether or not its class keeps it
+    return head
 
 
 def head_name(spec: Mapping[str, Any]) -> str:

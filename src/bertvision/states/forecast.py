@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from bertvision.backbone.backbone import Backbone
+from bertvision.backbone.states import Reads, numbered
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
-from bertvision.states.layout import Dtype, Layout, Positions, Reads, padded_bytes, readable
+from bertvision.states.layout import Dtype, Layout, Positions, padded_bytes, readable
 from bertvision.states.manifest import kept_lengths
 from bertvision.states.probe import Bench, Probe, spread
 
@@ -168,7 +169,7 @@ def forecast(
     finally:
         shutil.rmtree(place, ignore_errors=True)
     sets = [windows] if looked_at is None or not looks else [windows, looked_at]
-    layers, width = backbone.layers if reads == "all" else 1, backbone.width
+    layers, width = len(numbered(reads, backbone.layers)), backbone.width
     kept = [kept_lengths(one, positions) for one in sets]
     names: list[Dtype] = [dtype, "fp16", "int8"]
     sizes: dict[str, int] = {name: sum(Layout(one, layers, width, name).bytes for one in kept) for name in names}

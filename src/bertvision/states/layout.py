@@ -14,7 +14,6 @@ from torch import Tensor
 from bertvision.errors import UserError
 
 Dtype = Literal["fp32", "fp16", "int8"]
-Reads = Literal["all", "last"]  # which layers
 Positions = Literal["all", "cls"]  # which tokens
 
 DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "int8": torch.int8}

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertvision.backbone.backbone import Backbone
+from bertvision.backbone.states import Reads, numbered, spelt
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
 from bertvision.files import fitting, read_json, write_json
-from bertvision.states.layout import CHECK_BYTES, Dtype, Layout, Positions, Reads
+from bertvision.states.layout import CHECK_BYTES, Dtype, Layout, Positions
 
 FORMAT = 1
 NAME = "manifest.json"
@@ -54,7 +55,7 @@ class Manifest:
         cls, backbone: Backbone, windows: Windows, dtype: Dtype, reads: Reads, positions: Positions, shard_bytes: int
     ) -> "Manifest":
         """The manifest of a store that is still to be written, with shards of at most `shard_bytes` (or one window)."""
-        layers = backbone.layers if reads == "all" else 1
+        layers = len(numbered(reads, backbone.layers))
         lengths = kept_lengths(windows, positions)
         ends = _cut(Layout(lengths, layers, backbone.width, dtype), shard_bytes)
         shards = tuple(
@@ -66,7 +67,7 @@ class Manifest:
     @property
     def kind(self) -> str:
         """What of the states is kept, in words."""
-        return f"{self.dtype} states of {self.reads} layers and {self.positions} positions"
+        return f"{self.dtype} states of {spelt(self.reads)} layers and {self.positions} positions"
 
     def layout(self, shard: Shard, lengths: NDArray[np.int64]) -> Layout:
         """lengths: (N,) tokens kept of every window of the store."""
@@ -94,7 +95,8 @@ class Manifest:
             if table.get("format") != FORMAT or table.pop("seal") != _seal(table):
                 raise TypeError("its seal or its format does not fit")
             del table["format"]
-            return cls(**{**table, "shards": tuple(Shard(**shard) for shard in table["shards"])})
+            reads = table["reads"] if isinstance(table["reads"], str) else tuple(table["reads"])
+            return cls(**{**table, "reads": reads, "shards": tuple(Shard(**shard) for shard in table["shards"])})
 
     def refuse_others(self, directory: Path, made_from: tuple[str, str, str]) -> None:
         """UserError unless the states were made from the same as `made_from`, see `fingerprints`."""

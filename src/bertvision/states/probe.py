@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from bertvision.backbone.backbone import Backbone
-from bertvision.backbone.states import States
+from bertvision.backbone.states import Reads, States
 from bertvision.data.batches import by_length, collate, cut
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
-from bertvision.states.layout import Dtype, Layout, Positions, Reads, encode
+from bertvision.states.layout import Dtype, Layout, Positions, encode
 from bertvision.states.manifest import kept_lengths
 from bertvision.states.source import live
 from bertvision.states.store import OpenShard

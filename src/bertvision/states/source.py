@@ -10,10 +10,10 @@ import torch
 
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.packed import packed
-from bertvision.backbone.states import States
+from bertvision.backbone.states import Reads, States, spelt
 from bertvision.data.batches import Batch
 from bertvision.errors import UserError
-from bertvision.states.layout import Positions, Reads
+from bertvision.states.layout import Positions
 from bertvision.states.store import Store
 
 Source = Callable[[Batch], States]
@@ -22,7 +22,7 @@ Source = Callable[[Batch], States]
 def live(backbone: Backbone, reads: Reads = "all", positions: Positions = "all") -> Source:
     """States from a backbone that does not learn, by its weights as they are now; it is put into eval mode.
 
-    reads: all layers, or the last. positions: all tokens, or [CLS] alone: (B, L, 1, H).
+    reads: all layers, the last, or some. positions: all tokens, or [CLS] alone: (B, L, 1, H).
     """
     frozen = packed(backbone)
 
@@ -31,7 +31,7 @@ def live(backbone: Backbone, reads: Reads = "all", positions: Positions = "all")
             found = frozen(batch, reads)
         if positions == "all":
             return found
-        return States(found.layers[:, :, :1].contiguous(), found.mask[:, :1])
+        return States(found.layers[:, :, :1].contiguous(), found.mask[:, :1], found.numbers)
 
     return states
 
@@ -42,9 +42,9 @@ def stored(store: Store, reads: Reads = "all", positions: Positions = "all") -> 
     batch.index must count the windows the store was written for. Padding holds zeros.
     """
     if not store.offers(reads, positions):
-        kept = f"{store.manifest.reads} layers and {store.manifest.positions} positions"
         raise UserError(
-            f"{store.directory}: holds {kept}, these heads read {reads} layers and {positions} positions; "
+            f"{store.directory}: holds {store.manifest.kind}, these heads read {spelt(reads)} layers and {positions} "
+            "positions; "
             "write another store, or use live states"
         )
     return lambda batch: store.states(batch.index, reads, positions)

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertvision.backbone.backbone import Backbone
-from bertvision.backbone.states import States
+from bertvision.backbone.states import Reads, States, numbered
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
-from bertvision.states.layout import Layout, Positions, Reads, decode
+from bertvision.states.layout import Layout, Positions, decode
 from bertvision.states.manifest import Manifest, fingerprints, kept_lengths
 
 AGAIN = "write the store again: the shards that are sound are kept"
@@ -21,13 +21,15 @@ AGAIN = "write the store again: the shards that are sound are kept"
 class Store:
     """States of N windows; any of them, in any order, become a batch without touching the others.
 
+    depth: layers of the encoder, which are perhaps not all kept.
+
     Opening checks the manifest, that every shard is whole, and every table of checksums. A window's own bytes are
     checked the first time they are read: opening takes no time however large the store is, yet no wrong state is
     ever used. `verify` checks all of them at once.
     """
 
-    def __init__(self, directory: Path, manifest: Manifest, lengths: NDArray[np.int64]) -> None:
-        self.directory, self.manifest, self.lengths = directory, manifest, lengths
+    def __init__(self, directory: Path, manifest: Manifest, lengths: NDArray[np.int64], depth: int) -> None:
+        self.directory, self.manifest, self.lengths, self.depth = directory, manifest, lengths, depth
         self.shards = [
             OpenShard(directory / shard.file, manifest.layout(shard, lengths), shard.checksum, shard.first)
             for shard in manifest.shards
@@ -35,20 +37,20 @@ class Store:
         self._firsts = np.array([shard.first for shard in manifest.shards], np.int64)
 
     @classmethod
-    def open(cls, directory: Path, backbone: Backbone, windows: Windows) -> "Store":
-        """UserError unless the store is complete and belongs to this encoder and these windows."""
-        return cls.of(directory, fingerprints(backbone, windows), windows)
+    def open(
+        cls, directory: Path, backbone: Backbone, windows: Windows, made_from: tuple[str, str, str] | None = None
+    ) -> "Store":
+        """UserError unless the store is complete and belongs to this encoder and these windows.
 
-    @classmethod
-    def of(cls, directory: Path, made_from: tuple[str, str, str], windows: Windows) -> "Store":
-        """The same, where the `fingerprints` of encoder and windows are known."""
+        made_from: the `fingerprints` of both, if they are known.
+        """
         manifest = Manifest.load(directory)
-        manifest.refuse_others(directory, made_from)
+        manifest.refuse_others(directory, made_from or fingerprints(backbone, windows))
         missing = [shard.file for shard in manifest.shards if not shard.checksum]
         if missing:
             of = f"{len(missing)} of {len(manifest.shards)} shards are missing, the first is {missing[0]}"
             raise UserError(f"{directory}: is not complete ({of}); {AGAIN}")
-        return cls(directory, manifest, kept_lengths(windows, manifest.positions))
+        return cls(directory, manifest, kept_lengths(windows, manifest.positions), backbone.layers)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -60,7 +62,8 @@ class Store:
     def offers(self, reads: Reads, positions: Positions) -> bool:
         """Whether these layers and positions are all kept here."""
         kept = self.manifest
-        return kept.reads in ("all", reads) and kept.positions in ("all", positions)
+        wanted = set(numbered(reads, self.depth))
+        return wanted <= set(numbered(kept.reads, self.depth)) and kept.positions in ("all", positions)
 
     def states(self, index: NDArray[np.int64], reads: Reads = "all", positions: Positions = "all") -> States:
         """The states (B, L, S, H) of the windows in `index`, fp32, padded with zeros to the longest of them.
@@ -69,18 +72,27 @@ class Store:
         """
         lengths = self.lengths[index] if positions == "all" else np.ones(len(index), np.int64)
         longest = int(lengths.max(initial=1))
-        layers = self.manifest.layers if reads == "all" else 1
-        out = torch.empty(len(index), layers, longest, self.manifest.width)  # (B, L, S, H)
+        kept = numbered(self.manifest.reads, self.depth)
+        chosen = kept if reads == "all" else numbered(reads, self.depth)
+        out = torch.empty(len(index), len(chosen), longest, self.manifest.width)  # (B, L, S, H)
         owners = np.searchsorted(self._firsts, index, side="right") - 1  # (B,) the shard of each
         for number in np.unique(owners):
             rows = np.flatnonzero(owners == number)
-            self.shards[number].read(index[rows], lengths[rows], out, rows)
-        return States(out, torch.from_numpy(np.arange(longest) < lengths[:, None]))
+            self.shards[number].read(index[rows], lengths[rows], out, rows, _places(chosen, kept))
+        numbers = None if len(chosen) == self.depth else chosen
+        return States(out, torch.from_numpy(np.arange(longest) < lengths[:, None]), numbers)
 
     def verify(self) -> None:
         """Reads everything and compares it with the checksums."""
         for shard in self.shards:
             shard.verify()
+
+
+def _places(chosen: tuple[int, ...], kept: tuple[int, ...]) -> slice | list[int]:
+    """Where the chosen layers are among those kept; as a slice, which copies nothing, where they follow one another."""
+    places = [kept.index(number) for number in chosen]
+    run = slice(places[0], places[-1] + 1)
+    return run if run.stop - run.start == len(places) else places
 
 
 class OpenShard:
@@ -110,24 +122,30 @@ class OpenShard:
     def _damaged(self, why: str) -> UserError:
         return UserError(f"{self.path}: damaged ({why}); {AGAIN}")
 
-    def read(self, index: NDArray[np.int64], lengths: NDArray[np.int64], out: Tensor, rows: NDArray[np.int64]) -> None:
+    def read(
+        self,
+        index: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        out: Tensor,
+        rows: NDArray[np.int64],
+        layers: slice | list[int] = slice(None),
+    ) -> None:
         """Puts the first `lengths` (B,) tokens of the windows in `index` (B,) into `rows` (B,) of out (R, L, S, H).
 
-        out may have fewer layers than are kept: it gets the last ones.
+        layers: which of those kept.
         """
         windows = index - self.first
         self._check(windows[~self._sound[windows]])
-        layers = out.shape[1]
         if self._single:  # one token each, as in a store of [CLS] alone: all of them in one gather
             values, scales = self._singles(torch.from_numpy(windows))
-            piece = torch.empty(len(rows), layers, out.shape[-1])  # (B, L, H)
-            decode(values[:, -layers:], None if scales is None else scales[:, -layers:], piece)
+            piece = torch.empty(len(rows), out.shape[1], out.shape[-1])  # (B, L, H)
+            decode(values[:, layers], None if scales is None else scales[:, layers], piece)
             out[torch.from_numpy(rows)] = torch.nn.functional.pad(piece[:, :, None], (0, 0, 0, out.shape[2] - 1))
             return
         for window, length, row in zip(windows.tolist(), lengths.tolist(), rows.tolist()):
             values, scales = self.layout.stored(self.data, window)
-            kept = None if scales is None else scales[-layers:, :length]
-            decode(values[-layers:, :length], kept, out[row, :, :length])
+            kept = None if scales is None else scales[layers, :length]
+            decode(values[layers, :length], kept, out[row, :, :length])
             out[row, :, length:] = 0
 
     def _singles(self, windows: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertvision.backbone.backbone import Backbone
+from bertvision.backbone.states import Reads
 from bertvision.data.batches import by_length, collate
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
 from bertvision.files import FULL, NoRoom, claim, replacing
-from bertvision.states.layout import Dtype, Encoded, Layout, Positions, Reads, checksum, encode, readable
+from bertvision.states.layout import Dtype, Encoded, Layout, Positions, checksum, encode, readable
 from bertvision.states.manifest import NAME, Manifest, Shard, kept_lengths
 from bertvision.states.source import live
 from bertvision.states.store import OpenShard, Store
@@ -75,7 +76,7 @@ def write_store(
             manifest.save(directory)
     finally:
         stream.close()
-    return Store(directory, manifest, lengths)
+    return Store(directory, manifest, lengths, backbone.layers)
 
 
 def shard_batches(lengths: NDArray[np.int64], shard: Shard, batch_tokens: int) -> list[NDArray[np.int64]]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bertvision.backbone.backbone import Backbone
-from bertvision.backbone.states import States
+from bertvision.backbone.states import Reads, States, together
 from bertvision.data.batches import BatchPlan
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
@@ -46,7 +46,7 @@ class HeadBank(nn.Module):
     ) -> None:
         super().__init__()
         self.entries = [dict(entry) for entry in entries]
-        self.shape = {"layers": layers, "width": width, "task": task, "outputs": outputs}
+        self.shape: dict[str, Any] = {"layers": layers, "width": width, "task": task, "outputs": outputs}
         self.names = unique_names(entries)
         heads = []
         for name, entry in zip(self.names, entries):
@@ -56,9 +56,9 @@ class HeadBank(nn.Module):
         self.heads = nn.ModuleList(heads)
 
     @property
-    def reads(self) -> Literal["all", "last"]:
+    def reads(self) -> Reads:
         """The layers its heads together need."""
-        return "all" if any(head.reads == "all" for head in self.heads) else "last"
+        return together((head.reads for _, head in self.items()), self.shape["layers"])
 
     @property
     def positions(self) -> Literal["all", "cls"]:

@@ -8,11 +8,12 @@ from typing import Literal
 from torch import nn
 
 from bertvision.backbone.backbone import Backbone
+from bertvision.backbone.states import Reads
 from bertvision.data.windows import Windows
 from bertvision.files import NoRoom, fitting, read_json, remove, write_json
 from bertvision.recipe import BankRecipe
 from bertvision.states.forecast import forecast
-from bertvision.states.layout import Dtype, Positions, Reads
+from bertvision.states.layout import Dtype, Positions
 from bertvision.states.source import Source, live, stored
 from bertvision.states.store import Store
 from bertvision.states.write import write_store

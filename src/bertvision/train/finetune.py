@@ -12,6 +12,7 @@ import torch
 from bertvision.backbone import trained
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.split import split
+from bertvision.backbone.states import Reads, together
 from bertvision.backbone.tuning import (
     Tuning,
     apply,
@@ -27,7 +28,6 @@ from bertvision.errors import UserError
 from bertvision.files import fitting, load_tensors, remove, save_tensors
 from bertvision.heads import Head, build_head
 from bertvision.recipe import BankRecipe, FinetuneRecipe, head_spec
-from bertvision.states.layout import Reads
 from bertvision.states.source import stored
 from bertvision.tasks import Dataset, Task
 from bertvision.train import agenda
@@ -140,7 +140,7 @@ def finetune(
             checkpoints[epoch].save(backbone, tuning, head, about)
             journal.log("checkpoint", seed=seed, epoch=epoch, step=step, seconds=round(seconds, 2))
 
-    reads: Reads = "all" if "all" in (head.reads, along.bank.reads if along else "") else "last"
+    reads = together([head.reads, *([along.bank.reads] if along else [])], backbone.layers)
     feed, seconds = _feed(backbone, windows, tuning, recipe, reads, directory / STATES, journal)
     set_training(backbone.model, tuning)
     loop = Loop(
@@ -194,6 +194,7 @@ def _feed(
     if not len(windows):
         raise UserError("finetune.lower: there is nothing to store; give data with at least one question")
     began = time.perf_counter()
+    reads = "last" if reads == "last" else "all"  # of the part below: only its last states enter what is above
     shortest = collate(windows, np.argsort(windows.lengths, kind="stable")[:2], backbone.pad)
     lower, upper = split(backbone, first_trained(backbone.model, tuning), shortest)
     store = store_states(

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 
 from bertvision.backbone.backbone import Backbone
-from bertvision.backbone.states import States
+from bertvision.backbone.states import States, together
 from bertvision.data.batches import Batch, by_length, collate
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import How
 from bertvision.evaluate.ragged import Ragged
 from bertvision.heads import Head
 from bertvision.recipe import EvaluateRecipe
-from bertvision.states.layout import Reads
 from bertvision.states.source import live
 from bertvision.tasks import Dataset, Task
 from bertvision.train.bank import reads_cls
@@ -67,7 +66,7 @@ def predict(
     keep: whether the members' log-probabilities are kept, in half precision and without padding.
     """
     windows = dataset.windows
-    reads: Reads = "all" if any(head.reads == "all" for head in members.values()) else "last"
+    reads = together((head.reads for head in members.values()), backbone.layers)
     source = live(backbone, reads, "cls" if all(map(reads_cls, members.values())) else "all")
     for head in members.values():
         head.eval()

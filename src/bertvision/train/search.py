@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from bertvision.backbone.backbone import Backbone
+from bertvision.backbone.states import spelt
 from bertvision.data.batches import BatchPlan
 from bertvision.errors import UserError
 from bertvision.files import fitting, read_json, remove, write_json, write_text
@@ -202,7 +203,7 @@ class Search:
 
     def _feeding(self, bank: HeadBank) -> Feeding:
         """Where a round has its states from. Rounds that read the same share it: a store pays off the sooner."""
-        key = f"{bank.reads}-{bank.positions}"
+        key = f"{spelt(bank.reads)}-{bank.positions}"
         if key not in self._feedings:
             rounds = -(-self.wanted // self.size)
             feeding = Feeding(

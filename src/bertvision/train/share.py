@@ -44,4 +44,4 @@ class Share:
             mask=batch.mask[at],
             targets=batch.targets[at],
         )
-        return States(states.layers.detach()[at], states.mask[at]), part
+        return States(states.layers.detach()[at], states.mask[at], states.numbers), part

@@ -6,10 +6,11 @@ from typing import Any
 from torch import nn
 
 from bertvision.backbone.backbone import Backbone
+from bertvision.backbone.states import Reads, numbered, spelt, together
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError, nearest
 from bertvision.states.forecast import Forecast, forecast
-from bertvision.states.layout import DTYPES, Dtype, Positions, Reads, padded_bytes
+from bertvision.states.layout import DTYPES, Dtype, Positions, padded_bytes
 from bertvision.train.bank import HeadBank, reads_cls
 from bertvision.train.feeding import store_states
 from bertvision.train.finetune import Checkpoint, planned_checkpoints
@@ -22,7 +23,8 @@ SPLITS = ("train", "tune", "test")
 class Tap:
     """States of one split of a study: those of a checkpoint, or of the encoder as it came.
 
-    checkpoint: its epoch; None: the last there is, or the untouched encoder. seed: None = the study's first.
+    layers: "all", "last" or numbers such as "0,6,12". checkpoint: its epoch; None: the last there is, or the untouched
+    encoder. seed: None = the study's first.
     Nothing is written before `write`.
     """
 
@@ -33,27 +35,27 @@ class Tap:
         split: str = "train",
         checkpoint: float | None = None,
         seed: int | None = None,
-        layers: Reads = "all",
+        layers: str = "all",
         positions: Positions = "all",
         dtype: Dtype = "fp16",
     ) -> None:
         _known("--split", split, SPLITS)
-        _known("--layers", layers, ("all", "last"))
         _known("--positions", positions, ("all", "cls"))
         _known("--dtype", dtype, DTYPES)
-        self.study, self.split, self.layers, self.positions, self.dtype = study, split, layers, positions, dtype
+        self.study, self.split, self.positions, self.dtype = study, split, positions, dtype
         seed = study.recipe.seeds[0] if seed is None else seed
         if seed not in study.recipe.seeds:
             raise UserError(f"--seed {seed}: the recipe has seeds {list(study.recipe.seeds)}")
         study.refuse_other()
         epoch, found = self._checkpoint(seed, checkpoint)
         self.backbone = Backbone.load(study.recipe.backbone.name)
+        self.layers = chosen_layers(layers, self.backbone.layers)
         self.windows = self._windows()
         if found is not None:
             self.backbone, _, _ = found.load(study.task, study.recipe.backbone.name)
         self.states = f"epoch {epoch:g}, seed {seed}" if found else "the encoder as it came"
         origin = f"seed-{seed}-epoch-{epoch:g}" if found else "untuned"
-        self.directory = place_of(study.directory) / f"{origin}-{split}-{layers}-{positions}-{dtype}"
+        self.directory = place_of(study.directory) / f"{origin}-{split}-{spelt(self.layers)}-{positions}-{dtype}"
 
     def forecast(self) -> Forecast:
         """What a store would weigh, and what training the recipe's heads would take live and from the store."""
@@ -123,11 +125,21 @@ class Tap:
             task=self.study.task.name,
             outputs=self.study.task.outputs,
         )
+        kept, depth = set(numbered(self.layers, self.backbone.layers)), self.backbone.layers
         return [
             head
             for _, head in bank.items()
-            if (self.layers == "all" or head.reads == "last") and (self.positions == "all" or reads_cls(head))
+            if kept.issuperset(numbered(head.reads, depth)) and (self.positions == "all" or reads_cls(head))
         ]
+
+
+def chosen_layers(text: str, depth: int) -> Reads:
+    """`all`, `last`, or layers of an encoder by number, such as `0,6,12`."""
+    if text in ("all", "last"):
+        return text  # type: ignore[return-value]
+    if not all(number.strip().isdecimal() for number in text.split(",")):
+        raise UserError(f"--layers {text}: name all, last, or numbers such as 0,{depth - 1}")
+    return together([tuple(sorted({int(number) for number in text.split(",")}))], depth)
 
 
 def _known(option: str, given: str, known: Any) -> None:

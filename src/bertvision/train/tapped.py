@@ -4,9 +4,10 @@ import os
 from pathlib import Path
 
 from bertvision.backbone.backbone import Backbone
+from bertvision.backbone.states import Reads
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
-from bertvision.states.layout import Dtype, Positions, Reads
+from bertvision.states.layout import Dtype, Positions
 from bertvision.states.manifest import NAME, fingerprints
 from bertvision.states.store import Store
 
@@ -27,7 +28,7 @@ def find_store(
     others: list[str] = []
     for manifest in manifests:
         try:
-            store = Store.of(manifest.parent, made_from, windows)
+            store = Store.open(manifest.parent, backbone, windows, made_from)
             if store.manifest.dtype != dtype or not store.offers(reads, positions):
                 raise UserError(f"{store.directory}: holds {store.manifest.kind}")
             store.verify()
