@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -79,11 +80,7 @@ class Feeding:
             store = None
             if self.choice == "stored" and name not in self._no_room:
                 store = self._find(windows, name) or self._write(windows, name)
-            self._sources[name] = (
-                live(self.backbone, self.reads, self.positions)
-                if store is None
-                else stored(store, self.reads, self.positions)
-            )
+            self._sources[name] = self._live if store is None else stored(store, self.reads, self.positions)
             self._seconds += time.perf_counter() - began
         return self._sources[name]
 
@@ -91,6 +88,11 @@ class Feeding:
         """The seconds that stores took since this was last asked: whoever needed one first pays for it, once."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
+
+    @cached_property
+    def _live(self) -> Source:
+        """One for all sets: it holds the encoder's weights a second time."""
+        return live(self.backbone, self.reads, self.positions)
 
     def _find(self, windows: Windows, name: str) -> Store | None:
         """A store in `tapped` that fits."""
