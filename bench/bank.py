@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 
 from bertvision.backbone.backbone import Backbone
 from bertvision.data.batches import BatchPlan, collate
 from bertvision.recipe import BankRecipe
+from bertvision.states.source import live
 from bertvision.tasks import Dataset, Spans
 from bertvision.train.bank import HeadBank, train_bank
 from bertvision.train.progress import Journal
@@ -78,9 +78,8 @@ def train(entries: Sequence[dict[str, Any]], backbone: Backbone, data: Dataset) 
         )
 
 
-@torch.no_grad()
 def bare_pass(backbone: Backbone, data: Dataset) -> None:
-    """The same batches through the encoder, of which nothing but the last layer is kept."""
+    """The same batches through the encoder, by the same kernels; nothing but the last layer is kept."""
     plan = BatchPlan(
         data.windows.lengths,
         epochs=RECIPE.epochs,
@@ -88,9 +87,9 @@ def bare_pass(backbone: Backbone, data: Dataset) -> None:
         batch_tokens=RECIPE.batch_tokens,
         seed=SEED,
     )
-    backbone.eval()
+    feed = live(backbone, "last")
     for index in plan.batches:
-        backbone(collate(data.windows, index, backbone.pad), "last")
+        feed(collate(data.windows, index, backbone.pad))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -59,7 +59,14 @@ class Race:
     """
 
     def __init__(self, *ways: Callable[[], object], rounds: int) -> None:
-        self.rounds = [[seconds(way) for way in ways] for _ in range(rounds)]
+        self.rounds = [self._round(ways, backwards=number % 2 == 1) for number in range(rounds)]
+
+    @staticmethod
+    def _round(ways: Sequence[Callable[[], object]], backwards: bool) -> list[float]:
+        """Seconds of each way; every other round runs them in reverse, lest one always follows the other."""
+        order = sorted(range(len(ways)), reverse=backwards)
+        taken = {place: seconds(ways[place]) for place in order}
+        return [taken[place] for place in range(len(ways))]
 
     def seconds(self, way: int) -> float:
         """The median of one way."""
