@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-
 from bertvision.backbone.backbone import Backbone
 from bertvision.data.batches import BatchPlan, collate
 from bertvision.recipe import BankRecipe
