@@ -234,6 +234,10 @@ def test_a_chosen_ensemble_is_shown_with_its_members():
     (section,) = committee_section(Study("x", ensemble=found), [F1])
     weights, scores = tables(section.blocks)
     assert texts(weights.grid, "Weight") == ["0.250"] and texts(scores.grid, "F1") == ["77.00"]
+    assert "chosen" not in section.blocks[1].text  # who says so?
+    for chosen, said in (("greedy", "were chosen on the tuning set"), ("given", "named by hand")):
+        (section,) = committee_section(Study("x", ensemble=found | {"chosen": chosen}), [F1])
+        assert said in section.blocks[1].text
     assert committee_section(Study("x"), [F1]) == []
 
 

@@ -49,6 +49,20 @@ def test_sets_of_a_table(own, tokenizer):
         assert [task.labels[gold] for gold in one.gold] == [record.target for record in one.records]
 
 
+def test_nothing_learnt_says_what_is_most_frequent(own, tokenizer):
+    task = Labels()
+    test = task.load(own, tokenizer, seed=0)["test"]
+    north = 100 * sum(record.target == "north" for record in test.records) / len(test.records)
+    found = task.constant(test)
+    assert found == {
+        "says": "north" if north >= 50 else "south",
+        "matthews": 0.0,
+        "f1": found["f1"],
+        "accuracy": pytest.approx(max(north, 100 - north)),
+    }
+    assert task.constant(dataclasses.replace(test, gold=None)) == {}
+
+
 def test_the_order_of_labels_can_be_given(own, tokenizer):
     task = Labels()
     task.load(dataclasses.replace(own, labels=("south", "north")), tokenizer, 0)

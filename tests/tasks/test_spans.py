@@ -174,6 +174,11 @@ def test_scores_are_the_official_ones_and_those_of_the_spans(sets):
     assert scores["total"] == 60
 
 
+def test_nothing_learnt_says_that_there_is_no_answer(sets):
+    none = 100 * sum(not record.has_answer for record in sets["test"].records) / len(sets["test"].records)
+    assert Spans().constant(sets["test"]) == {"says": "no answer", "exact": none, "f1": none}
+
+
 def test_scores_without_answerable_questions_are_still_json(tokenizer):
     article = {
         "title": "A",

@@ -41,7 +41,7 @@ def test_a_member_alone_is_what_the_study_found(split):
     study = open_run(finished_run(), quiet=True)
     one = Sitter("pool", 1.0, 1)
     found = Committee(study, "mean", [one], data_of(study)).predict(split, {one.label: 1.0})
-    known = Cell(study, 1, 1.0).predictions(split, "pool")
+    known = Cell(study, 1, 1.0).predictions(split, "pool", data_of(study)[split])
     assert isinstance(known, SpanPredictions)
     assert found.ids == known.ids
     assert found.no_answer == pytest.approx(known.no_answer, abs=0.02)  # kept in half precision
@@ -58,7 +58,7 @@ def test_all_members_by_default(tmp_path, how):
     ]
     assert rows[0]["parts"] == "backbone + pool + last"
     assert [row["member"] for row in rows[2:]] == ["backbone"] * 2 + ["pool"] * 2 + ["last"] * 2
-    assert saved["how"] == how
+    assert (saved["how"], saved["chosen"]) == (how, "given")
     assert [one["weight"] for one in saved["members"]] == [pytest.approx(1 / 3)] * 3
     assert saved["threshold"] == rows[1]["threshold"]
     assert saved["tune_f1"] == rows[1]["tune_f1"]
@@ -71,7 +71,7 @@ def test_the_pair_that_the_study_reports(tmp_path):
     head = reported["parts"].removeprefix("backbone + ")
     rows, _ = ensemble(tmp_path, members=f"backbone,{head}")
     assert rows[1]["parts"] == reported["parts"]
-    own = Cell(study, 1, 1.0).predictions("tune", reported["parts"])
+    own = Cell(study, 1, 1.0).predictions("tune", reported["parts"], data_of(study)["tune"])
     sitters = [Sitter("backbone", 1.0, 1), Sitter(head, 1.0, 1)]
     committee = Committee(study, "max", sitters, data_of(study))
     found = committee.predict("tune", {one.label: 0.5 for one in sitters})
@@ -85,7 +85,7 @@ def test_greedy_is_no_worse_on_tune_than_its_best_single(tmp_path, how):
     everyone = [Sitter(m, e, s) for m in ("backbone", "pool", "last") for e in (0.5, 1.0) for s in (1, 2)]
     committee = Committee(study, how, everyone, data_of(study))
     singles = [committee.tuned({one.label: 1.0})[1] for one in everyone]
-    assert saved["tune_f1"] >= max(singles)
+    assert saved["tune_f1"] >= max(singles) and saved["chosen"] == "greedy"
     assert sum(one["weight"] for one in saved["members"]) == pytest.approx(1)
     weights = {Sitter(one["member"], one["checkpoint"], one["seed"]).label: one["weight"] for one in saved["members"]}
     assert committee.tuned(weights) == (saved["threshold"], saved["tune_f1"])  # the file says how to form it again
@@ -112,7 +112,8 @@ def test_texts(tmp_path, task, how):
     rows = ensemble_run(run, how=how, out=tmp_path / "ensemble.json", quiet=True)
     assert [row["threshold_from"] for row in rows] == [""] * 3
     study = open_run(run, quiet=True)
-    backbone, pool = (Cell(study, 1, 1.0).predictions("test", name) for name in ("backbone", "pool"))
+    test = data_of(study)["test"]
+    backbone, pool = (Cell(study, 1, 1.0).predictions("test", name, test) for name in ("backbone", "pool"))
     sitters = [Sitter("backbone", 1.0, 1), Sitter("pool", 1.0, 1)]
     found = Committee(study, how, sitters, data_of(study)).predict("test", {one.label: 0.5 for one in sitters})
     if task == "score":  # always the mean

@@ -154,6 +154,15 @@ def test_a_search_goes_on_with_more_trials(whole, tmp_path):
     assert plain(first) == plain(whole[1][:SIZE])
 
 
+def test_the_agenda_of_an_extended_search_is_what_happens(tmp_path):
+    search(tmp_path, trials=3).run()
+    longer = search(tmp_path, trials=6)
+    longer.run()
+    stages = longer.journal.agenda.stages
+    assert [stage.name for stage in stages if stage.kind == "heads"] == ["trials 0 to 2", "trials 3 to 5"]
+    assert all(stage.done for stage in stages)
+
+
 def test_it_ends_when_nothing_new_is_left(tmp_path):
     few = [{"key": "size", "values": [4, 8, 16]}]
     rows = search(tmp_path, trials=9, heads=[HEADS[1]], search=few).run()

@@ -73,6 +73,13 @@ def test_what_is_done_is_not_done_again(finished):
     assert all(path.stat().st_mtime_ns == before for path, before in kept.items())
 
 
+def test_while_a_variant_is_added_it_is_not_finished(tmp_path):
+    directory = tmp_path / "run"
+    make_run(series(variants=VARIANTS[:1]), directory, quiet=True).run()
+    make_run(series(), directory, quiet=True).begin()
+    assert "finished" not in json.loads((directory / "study.json").read_text())
+
+
 def test_a_changed_recipe_is_refused(finished):
     with pytest.raises(UserError, match=r"L0: holds a run of another recipe .*bank\.epochs"):
         make_run(series(bank={"epochs": 2}), finished, quiet=True).run()

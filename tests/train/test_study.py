@@ -14,9 +14,12 @@ from bertvision.errors import UserError
 from bertvision.heads.compress import Compress
 from bertvision.recipe import load_recipe
 from bertvision.report.page import write_report
+from bertvision.train import study as study_module
+from bertvision.train.analysis import analyze_run
 from bertvision.train.bank import HeadBank
 from bertvision.train.combine import ensemble_run
 from bertvision.train.evaluation import score_run
+from bertvision.train.record import Record
 from bertvision.train.study import Study
 from encoders import FAMILIES
 from runs import articles, encoder, questions, recipe_of
@@ -81,7 +84,8 @@ def test_the_files_of_a_run(finished):
         for epoch in ("0.5", "1"):
             place = f"seed-{seed}"
             expected |= {f"{place}/checkpoint-{epoch}/{part}.safetensors" for part in ("backbone", "head")}
-            expected |= {f"{place}/heads-{epoch}.safetensors", f"{place}/scores-{epoch}.json"}
+            expected |= {f"{place}/{file}-{epoch}.json" for file in ("scores", "sets")}
+            expected.add(f"{place}/heads-{epoch}.safetensors")
             for split in ("tune", "test"):
                 expected |= {f"{place}/predictions/{epoch}/{split}/{member}.json" for member in members}
                 expected.add(f"{place}/predictions/{epoch}/{split}/logits.safetensors")
@@ -306,6 +310,87 @@ class TestChangedData:
         study.tune(1)
         write_articles(data, articles(30, 3))
         assert run(tmp_path / "run", **tables)[0]["total"] == 30
+
+    def test_scores_of_two_test_sets_are_never_mixed(self, tmp_path):
+        """The same questions with other answers: nothing but their content tells."""
+        data, place = tmp_path / "test.json", tmp_path / "run"
+        write_articles(data, articles(20, 2))
+        tables = {**BRIEF, "finetune": {"epochs": 0.2, "checkpoints": []}, "data": {"test": str(data)}}
+        run(place, **tables)
+        other = articles(20, 2)
+        for qa in (qa for article in other for paragraph in article["paragraphs"] for qa in paragraph["qas"]):
+            qa["answers"] = []
+        write_articles(data, other)
+        says = r"scores-0\.2\.json: was scored when the test set .*test\.json.* choose another --out, or delete"
+        with pytest.raises(UserError, match=says):
+            run(place, seeds=[1, 2], **tables)
+        assert not (place / "seed-2").exists()
+        for look in (analyze_run, ensemble_run):
+            with pytest.raises(UserError, match=says):
+                look(place, quiet=True)
+        (place / "seed-1" / "scores-0.2.json").unlink()
+        assert {row["NoAns_total"] for row in run(place, seeds=[1, 2], **tables)} == {20}
+
+    def test_runs_from_before_sets_were_noted_can_be_opened(self, tmp_path):
+        data, place = tmp_path / "test.json", tmp_path / "run"
+        write_articles(data, articles(20, 2))
+        run(place, **BRIEF, data={"test": str(data)})
+        for path in place.rglob("sets-*.json"):
+            path.unlink()
+        assert analyze_run(place, quiet=True)["members"]
+        write_articles(data, articles(30, 2))
+        with pytest.raises(UserError, match="made from other questions than .* holds now"):
+            analyze_run(place, quiet=True)
+
+
+def compared(directory: Path) -> set[tuple]:
+    entries = json.loads((directory / "comparisons.json").read_text())
+    return {(one["checkpoint"], tuple(one["seeds"])) for one in entries}
+
+
+def test_comparisons_are_of_the_seeds_that_are_reported(copy):
+    run(copy, seeds=[1])
+    assert compared(copy) == {(0.5, (1,)), (1.0, (1,))}
+    assert "over the questions" in write_report(copy).read_text(encoding="utf-8")
+
+
+def test_what_is_complete_is_compared_while_the_rest_goes_on(copy):
+    for path in (copy / "seed-2").glob("scores-*.json"):
+        path.unlink()
+    study = Study(recipe_of(seeds=[1, 2]), copy, quiet=True)
+    study.begin()
+    study.score(2, 0.5)
+    assert compared(copy) == {(0.5, (1, 2)), (1.0, (1,))}
+
+
+def test_why_a_head_was_dropped_is_known_before_its_checkpoint_counts_as_scored(tmp_path, monkeypatch):
+    heads = [{"kind": "pool"}, {"kind": "compress", "size": 8, "learning_rate": 1e18, "name": "too fast"}]
+    recipe = recipe_of(heads=heads, finetune={"epochs": 0.2, "checkpoints": []})
+    write = study_module.write_json
+
+    def killed(path, value):
+        if path.name == "scores-0.2.json":
+            raise KeyboardInterrupt
+        write(path, value)
+
+    monkeypatch.setattr(study_module, "write_json", killed)
+    with pytest.raises(KeyboardInterrupt):
+        Study(recipe, tmp_path, quiet=True).run()
+    assert json.loads((tmp_path / "study.json").read_text())["dropped"][0]["member"] == "too fast"
+
+
+def test_peak_memory_is_that_of_all_processes(copy):
+    record = Record(copy / "study.json")
+    record.add(peak={"memory_gib": 500.0})  # by a process that was killed after a stage
+    (copy / "seed-2" / "scores-1.json").unlink()
+    run(copy, seeds=[1, 2])
+    assert record.peak == 500.0
+    record.add(peak=None)
+    (copy / "seed-2" / "scores-1.json").unlink()
+    study = Study(recipe_of(seeds=[1, 2]), copy, quiet=True)
+    study.begin()
+    study.score(2, 1.0)
+    assert record.peak > 0.05  # though it has not finished
 
 
 def test_a_dropped_head_is_named_and_the_study_goes_on(tmp_path):

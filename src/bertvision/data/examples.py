@@ -29,6 +29,11 @@ class Example:
     line: int
 
     @property
+    def content(self) -> tuple[Any, ...]:
+        """What is asked and what is right."""
+        return self.id, self.texts, self.target
+
+    @property
     def place(self) -> str:
         """Where it stands, for an error."""
         return f"{self.origin}: line {self.line}"

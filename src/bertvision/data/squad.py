@@ -39,6 +39,11 @@ class Record:
     def has_answer(self) -> bool:
         return bool(self.answers)
 
+    @property
+    def content(self) -> tuple[Any, ...]:
+        """What is asked and what is right."""
+        return self.id, self.question, self.context, self.answers, self.starts
+
 
 def read_articles(path: Path) -> list[dict[str, Any]]:
     """The articles of a SQuAD 1.1 or 2.0 file, checked: every key the program reads is there and has the right type,

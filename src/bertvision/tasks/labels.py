@@ -17,8 +17,9 @@ from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import How, combine
 from bertvision.evaluate.labels import LabelCollector, LabelPredictions, label_points, label_scores
 from bertvision.evaluate.points import Points
+from bertvision.evaluate.text_analysis import describe_labels, label_agreement, label_mistakes
 from bertvision.recipe import DataRecipe, EvaluateRecipe
-from bertvision.tasks.protocol import Dataset, OneWindow, gold_of
+from bertvision.tasks.protocol import Dataset, OneWindow, Said, gold_of, single
 from bertvision.tasks.spans import Spans
 
 ANSWERABILITY = ("answerable", "unanswerable")
@@ -105,3 +106,22 @@ class Labels(OneWindow):
 
     def points(self, predictions: LabelPredictions, dataset: Dataset, threshold: float) -> Points:
         return label_points(gold_of(dataset), predictions, self.metrics)
+
+    def analyse(self, dataset: Dataset, members: Mapping[str, Said]) -> dict[str, Any]:
+        gold, singles = gold_of(dataset), single(members)
+        return {
+            "members": {name: describe_labels(gold, one.predictions) for name, one in members.items()},
+            "agreement": label_agreement(singles),
+            "errors": label_mistakes(dataset.records, gold, singles),
+        }
+
+    def constant(self, dataset: Dataset) -> dict[str, Any]:
+        """Always the label that most examples of the set have."""
+        gold = dataset.gold
+        if gold is None or not len(gold) or (gold < 0).any():
+            return {}
+        most = int(np.bincount(gold, minlength=len(self.labels)).argmax())
+        ids = [record.id for record in dataset.records]
+        says = LabelPredictions(ids, self.labels, np.tile(np.eye(len(self.labels))[most], (len(ids), 1)))
+        found = label_scores(gold, says, self.metrics)
+        return {"says": self.labels[most], **{metric: found[metric] for metric in self.metrics}}

@@ -32,6 +32,15 @@ class Dataset:
     gold: NDArray | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a member said about a set, the threshold it is judged at, and whether it is one head and no ensemble."""
+
+    predictions: Any
+    threshold: float
+    single: bool
+
+
 class Collector(Protocol):
     """Takes logits batch by batch and keeps only what predictions need."""
 
@@ -91,6 +100,16 @@ class Task(Protocol):
     def points(self, predictions: Any, dataset: Dataset, threshold: float) -> Points:
         """Per-example numbers from which the metrics can be computed again for a resample."""
 
+    def analyse(self, dataset: Dataset, members: Mapping[str, Said]) -> dict[str, Any]:
+        """What members get right and wrong: {"members", "agreement", "errors"}, the latter two of single heads."""
+
+    def joined_by(self, how: How) -> How:
+        """How stored log-probabilities are combined where `how` is asked for."""
+
+    def constant(self, dataset: Dataset) -> dict[str, Any]:
+        """What nothing learnt would score: {"says": the best constant answer, metric: score}; {} where none makes
+        sense."""
+
 
 class OneWindow:
     """What labels and scores have in common: one prediction per window, no threshold."""
@@ -102,6 +121,17 @@ class OneWindow:
 
     def thresholds(self, tuned: float) -> list[tuple[str, float]]:
         return [("", 0.0)]
+
+    def joined_by(self, how: How) -> How:
+        return how
+
+    def constant(self, dataset: Dataset) -> dict[str, Any]:
+        return {}
+
+
+def single(members: Mapping[str, Said]) -> dict[str, Any]:
+    """{member: predictions} of single heads."""
+    return {name: one.predictions for name, one in members.items() if one.single}
 
 
 def gold_of(dataset: Dataset) -> NDArray:

@@ -17,8 +17,9 @@ from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import How
 from bertvision.evaluate.points import Points
 from bertvision.evaluate.scores import Scale, ScoreCollector, ScorePredictions, score_points, score_scores
+from bertvision.evaluate.text_analysis import describe_scores, score_agreement, score_mistakes
 from bertvision.recipe import DataRecipe, EvaluateRecipe
-from bertvision.tasks.protocol import Dataset, OneWindow, gold_of
+from bertvision.tasks.protocol import Dataset, OneWindow, Said, gold_of, single
 
 SPREAD = 10  # ranges of scores that a tune set is split off alike
 
@@ -93,3 +94,15 @@ class Score(OneWindow):
 
     def points(self, predictions: ScorePredictions, dataset: Dataset, threshold: float) -> Points:
         return score_points(gold_of(dataset), predictions, self.metrics)
+
+    def analyse(self, dataset: Dataset, members: Mapping[str, Said]) -> dict[str, Any]:
+        gold, singles = gold_of(dataset), single(members)
+        return {
+            "members": {name: describe_scores(gold, one.predictions) for name, one in members.items()},
+            "agreement": score_agreement(singles),
+            "errors": score_mistakes(dataset.records, gold, singles),
+        }
+
+    def joined_by(self, how: How) -> How:
+        """Numbers are no probabilities: their ensemble is the mean, which is what `product` does to logarithms."""
+        return "product"

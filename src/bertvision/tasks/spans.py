@@ -13,14 +13,16 @@ from bertvision.data.sets import article_sets, training_part
 from bertvision.data.source import load_articles
 from bertvision.data.squad import records
 from bertvision.data.windows import make_windows
+from bertvision.evaluate.analysis import agreement, describe, judge
 from bertvision.evaluate.bootstrap import Mean
 from bertvision.evaluate.ensemble import How, combine
+from bertvision.evaluate.mistakes import instructive
 from bertvision.evaluate.points import Points
 from bertvision.evaluate.spans import SpanCollector, SpanPredictions
 from bertvision.evaluate.squad import answerable, question_scores, score
 from bertvision.evaluate.threshold import choose_threshold
 from bertvision.recipe import DataRecipe, EvaluateRecipe
-from bertvision.tasks.protocol import Dataset
+from bertvision.tasks.protocol import Dataset, Said
 
 POINTS = {
     "exact": Mean(0),
@@ -116,3 +118,24 @@ class Spans:
         has = answerable(dataset.articles)
         rows = [(*pair, spans[key][1], has[key], not has[key]) for key, pair in found.items()]
         return Points(np.array(rows, dtype=np.float64), POINTS)
+
+    def analyse(self, dataset: Dataset, members: Mapping[str, Said]) -> dict[str, Any]:
+        records = dataset.records
+        verdicts = {name: judge(records, one.predictions, one.threshold) for name, one in members.items()}
+        singles = {name: verdict for name, verdict in verdicts.items() if members[name].single}
+        return {
+            "members": {
+                name: describe(records, verdict, [one for other, one in singles.items() if other != name])
+                for name, verdict in verdicts.items()
+            },
+            "agreement": agreement({name: verdict.answers for name, verdict in singles.items()}),
+            "errors": instructive(records, singles),
+        }
+
+    def joined_by(self, how: How) -> How:
+        return how
+
+    def constant(self, dataset: Dataset) -> dict[str, Any]:
+        """Always "no answer"."""
+        found = score(dataset.articles, dict.fromkeys((record.id for record in dataset.records), ""))
+        return {"says": "no answer", **{metric: found[metric] for metric in self.metrics}}

@@ -4,26 +4,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertvision.evaluate.analysis import agreement, describe, judge
-from bertvision.evaluate.mistakes import instructive
-from bertvision.evaluate.text_analysis import (
-    describe_labels,
-    describe_scores,
-    label_agreement,
-    label_mistakes,
-    score_agreement,
-    score_mistakes,
-)
-from bertvision.files import write_json
+from bertvision.errors import UserError
+from bertvision.files import read_json, write_json
 from bertvision.tasks import Dataset
-from bertvision.tasks.protocol import gold_of
+from bertvision.tasks.protocol import Said
 from bertvision.train.compare import write_comparisons
 from bertvision.train.stored import Cell, cell, data_of, open_run
 
 if TYPE_CHECKING:
     from bertvision.train.study import Study
 
-Rows = Mapping[str, Mapping[str, Any]]  # member -> its row of metrics.json
+FILE = "analysis.json"
 
 
 def analyze_run(
@@ -31,7 +22,8 @@ def analyze_run(
 ) -> dict[str, Any]:
     """The analysis of a run, finished or not; comparisons.json is brought up to date as well."""
     study = open_run(directory, quiet=quiet)
-    data = data_of(study)
+    cell(study, epoch, seed)  # before the data are read
+    data = data_of(study, None, ("test",))
     found = write_analysis(study, data, epoch=epoch, seed=seed)
     write_comparisons(study, data)
     return found
@@ -49,60 +41,34 @@ def write_analysis(
     Members are judged at their tuned threshold. Who is alone in being right, who agrees with whom, and the mistakes
     are told of single members; an ensemble is described beside them. data: the run's data sets, if they are at hand.
     """
-    test = data_of(study, data)["test"]
     place = cell(study, epoch, seed)
+    test = data_of(study, data, ("test",))["test"]
     main = study.task.thresholds(0.0)[-1][0]
     rows = {row["member"]: row for row in place.rows() if row["threshold_from"] == main}
-    found = ANALYSES[study.task.name](place, test, rows)
+    members = {
+        name: Said(place.predictions("test", row.get("parts", name), test), row["threshold"], row["role"] != "ensemble")
+        for name, row in rows.items()
+    }
+    found = study.task.analyse(test, members)
     weights = layer_weights(place)
     for name, entry in found["members"].items():
         entry["layer_weights"] = weights.get(name)
     found = {"checkpoint": place.epoch, "seed": place.seed, "task": study.task.name, **found}
-    write_json(study.directory / "analysis.json", found)
+    write_json(study.directory / FILE, found)
     return found
 
 
-def _spans(place: Cell, test: Dataset, rows: Rows) -> dict[str, Any]:
-    verdicts = {
-        name: judge(test.records, place.predictions("test", row.get("parts", name)), row["threshold"])
-        for name, row in rows.items()
-    }
-    singles = {name: verdict for name, verdict in verdicts.items() if rows[name]["role"] != "ensemble"}
-    return {
-        "members": {
-            name: describe(test.records, verdict, [one for other, one in singles.items() if other != name])
-            for name, verdict in verdicts.items()
-        },
-        "agreement": agreement({name: verdict.answers for name, verdict in singles.items()}),
-        "errors": instructive(test.records, singles),
-    }
-
-
-def _labels(place: Cell, test: Dataset, rows: Rows) -> dict[str, Any]:
-    gold, found, singles = _texts(place, test, rows)
-    return {
-        "members": {name: describe_labels(gold, one) for name, one in found.items()},
-        "agreement": label_agreement(singles),
-        "errors": label_mistakes(test.records, gold, singles),
-    }
-
-
-def _score(place: Cell, test: Dataset, rows: Rows) -> dict[str, Any]:
-    gold, found, singles = _texts(place, test, rows)
-    return {
-        "members": {name: describe_scores(gold, one) for name, one in found.items()},
-        "agreement": score_agreement(singles),
-        "errors": score_mistakes(test.records, gold, singles),
-    }
-
-
-def _texts(place: Cell, test: Dataset, rows: Rows) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """Gold, the predictions of all members, and those of single ones."""
-    found = {name: place.predictions("test", row.get("parts", name)) for name, row in rows.items()}
-    return gold_of(test), found, {name: one for name, one in found.items() if rows[name]["role"] != "ensemble"}
-
-
-ANALYSES = {"spans": _spans, "labels": _labels, "score": _score}
+def is_analysed(study: "Study") -> bool:
+    """Whether there is an analysis younger than all scores, of a checkpoint and seed that still have some."""
+    path = study.directory / FILE
+    if not path.is_file() or path.stat().st_mtime < max(scores.stat().st_mtime for scores in study.scored):
+        return False
+    try:
+        found = read_json(path, "analysis")
+    except UserError:
+        return False
+    about = found if isinstance(found, dict) else {}
+    return (about.get("seed"), about.get("checkpoint")) in {(row["seed"], row["checkpoint"]) for row in study.rows()}
 
 
 def layer_weights(place: Cell) -> dict[str, list[float]]:

@@ -68,7 +68,8 @@ def ensemble_run(
     else:
         weights = {one.label: 1 / len(chosen) for one in chosen}
     rows = committee.report(weights)
-    write_json(out or directory / "ensemble.json", committee.description(weights, rows))
+    found = {"chosen": "greedy" if greedy else "given", **committee.description(weights, rows)}
+    write_json(out or directory / "ensemble.json", found)
     return rows + [row for one in chosen if one.label in weights for row in _rows_of(study, one)]
 
 
@@ -78,8 +79,7 @@ class Committee:
     def __init__(self, study: Study, how: Any, members: Sequence[Sitter], data: Mapping[str, Dataset]) -> None:
         self.study, self.task, self.data = study, study.task, data
         self.members = {one.label: one for one in members}
-        # Numbers are no probabilities: their ensemble is the mean, which is what `product` does to logarithms.
-        self.how: How = "product" if study.task.name == "score" else how
+        self.how: How = study.task.joined_by(how)
         self.called = how
         self._logs: dict[tuple[str, str], Tensor] = {}
         self._tuned: dict[tuple[tuple[str, float], ...], tuple[float, float]] = {}

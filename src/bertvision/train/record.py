@@ -30,10 +30,21 @@ class Record:
         known = (self.read() or environment()) | values
         write_json(self.path, {key: value for key, value in known.items() if value is not None})
 
+    @property
+    def peak(self) -> float:
+        """The most memory that any process of the run is known to have held, in GiB."""
+        return float(self.read().get("peak", {}).get("memory_gib", 0.0))
+
+    def note_peak(self, others: float = 0.0) -> None:
+        """Notes the most memory that the run ever took: this process, those before it, and `others`."""
+        most = max(self.peak, peak_memory(), others)
+        if most > self.peak:
+            self.add(peak={"memory_gib": most})
+
     def finish(self) -> None:
-        """Notes that everything is done, and the most memory it ever took."""
-        known = self.read().get("peak", {}).get("memory_gib", 0.0)
-        self.add(finished=now(), peak={"memory_gib": max(known, peak_memory())})
+        """Notes that everything is done."""
+        self.note_peak()
+        self.add(finished=now())
 
 
 def now() -> str:

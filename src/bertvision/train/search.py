@@ -93,6 +93,11 @@ class Search:
             found.write()
         return found
 
+    def _begun(self) -> list["Round"]:
+        """The rounds there are: of a search that was extended, not all are of the same size."""
+        paths = sorted(self.directory.glob("round-*.json"), key=lambda path: int(path.stem.partition("-")[2]))
+        return [Round.read(path) for path in paths]
+
     def _train(self, found: "Round") -> None:
         """Trains the heads of a round as one bank, unless that is done."""
         if found.bank.exists():
@@ -176,8 +181,11 @@ class Search:
         """Puts the rounds on the agenda."""
         tokens = tokens_of(self.study)
         stages = planned_stages(self.study, tokens)[:1]  # the tuning of the first seed
-        for first in range(0, self.wanted, self.size):
-            last = min(first + self.size, self.wanted) - 1
+        rounds = [(found.trials[0].number, found.trials[-1].number) for found in self._begun()]
+        begun = rounds[-1][1] + 1 if rounds else 0
+        starts = range(max(begun, len(self.trials)), self.wanted, self.size)
+        rounds += [(first, min(first + self.size, self.wanted) - 1) for first in starts]
+        for first, last in rounds:
             name, done = round_name(first, last), last < len(self.trials)
             stages.append(Planned(name, "heads", round(self.recipe.bank.epochs * tokens["train"]), done))
             stages.append(Planned(scoring_name(name), "scoring", tokens["tune"], done))

@@ -51,6 +51,7 @@ class Series:
             study.run()
             write_json(self.directory / "metrics.json", self.rows())
             join_comparisons(self.directory, {each: one.directory for each, one in self.variants.items()})
+        self.record.note_peak(max(study.record.peak for study in self.studies))
         self.record.finish()
         return self.rows()
 
@@ -66,6 +67,8 @@ class Series:
         places = {name: study.directory.name for name, study in self.variants.items()}
         started = self.record.read().get("started", now())
         self.record.add(started=started, command=shlex.join(["bertvision", *sys.argv[1:]]), variants=places)
+        if not self.finished:
+            self.record.add(finished=None)  # a variant or a seed was added
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of all variants done so far, each with its `variant`."""

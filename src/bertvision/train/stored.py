@@ -1,6 +1,6 @@
 """What a run has stored, read again without a pass of its backbone: predictions, log-probabilities, and its data."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from bertvision.errors import UserError
 from bertvision.files import load_tensors, read_json
 from bertvision.tasks import Dataset
 from bertvision.train.bank import file_name
+from bertvision.train.sets import SPLITS, refuse_other_sets
 
 if TYPE_CHECKING:  # a study ends by calling what reads it
     from bertvision.train.study import Study
@@ -31,12 +32,18 @@ class Cell:
         """Where what its members said about a split is kept."""
         return self.study.directory / f"seed-{self.seed}" / "predictions" / f"{self.epoch:g}" / split
 
-    def predictions(self, split: str, member: str) -> Any:
-        """The stored predictions of a member or an ensemble."""
+    def predictions(self, split: str, member: str, dataset: Dataset) -> Any:
+        """The stored predictions of a member or an ensemble for `dataset`, which must be what they were made from."""
         path = self.place(split) / f"{file_name(member)}.json"
         rows = read_json(path, "predictions file")
         if not isinstance(rows, dict):
             raise UserError(f"{path}: not a predictions file of this program")
+        if rows.keys() != {record.id for record in dataset.records}:
+            scores = f"seed-{self.seed}/scores-{self.epoch:g}.json"
+            raise UserError(
+                f"{path}: made from other questions than {dataset.source} holds now; restore it, or delete {scores} "
+                "and run `bertvision study` again"
+            )
         return self.study.task.read_predictions(rows, str(path))
 
     def log_probabilities(self, split: str) -> dict[str, Tensor]:
@@ -77,11 +84,17 @@ def cell(study: "Study", epoch: float | None = None, seed: int | None = None) ->
     return Cell(study, first, max(e for s, e in fitting if s == first))
 
 
-def data_of(study: "Study", data: Mapping[str, Dataset] | None = None) -> Mapping[str, Dataset]:
-    """The data sets of a run: those given, or made again from the recipe with the tokenizer alone."""
-    if data is not None:
-        return data
-    return study.task.load(study.recipe.data, tokenizer_of(study.recipe.backbone.name), seed=0)
+def data_of(
+    study: "Study", data: Mapping[str, Dataset] | None = None, used: Sequence[str] = SPLITS
+) -> Mapping[str, Dataset]:
+    """The data sets of a run: those given, or made again from the recipe with the tokenizer alone.
+
+    used: those that are going to be, which must be the sets that the run was scored on.
+    """
+    if data is None:
+        data = study.task.load(study.recipe.data, tokenizer_of(study.recipe.backbone.name), seed=0)
+    refuse_other_sets(study.scored, data, used)
+    return data
 
 
 def tokenizer_of(name: str) -> Tokenizer:

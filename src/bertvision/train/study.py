@@ -19,7 +19,7 @@ from bertvision.files import claim, read_json, save_tensors, write_json, write_t
 from bertvision.recipe import DataRecipe, Recipe, load_recipe, to_toml
 from bertvision.tasks import TASKS, Dataset
 from bertvision.train import agenda, tapped
-from bertvision.train.analysis import write_analysis
+from bertvision.train.analysis import is_analysed, write_analysis
 from bertvision.train.bank import HeadBank, at_fractions, bank_path, clear_bank, file_name, train_bank
 from bertvision.train.compare import write_comparisons
 from bertvision.train.finetune import (
@@ -34,6 +34,7 @@ from bertvision.train.members import Members, load_members, report_rows
 from bertvision.train.predict import predict
 from bertvision.train.progress import Journal
 from bertvision.train.record import Record, now
+from bertvision.train.sets import note_sets, refuse_other_sets
 from bertvision.train.stages import plan_study
 
 COSMETIC = ("seeds", "title", "paper", "snapshot_seconds", "search")  # may change without invalidating what is done
@@ -43,7 +44,7 @@ class Study:
     """A recipe and the directory it is run in.
 
     directory/ recipe.toml, study.json, log.jsonl, metrics.json, report.*; per seed: seed-N/ checkpoint-E/,
-    heads-E.safetensors, predictions/E/SPLIT/ (MEMBER.json, logits.safetensors), scores-E.json.
+    heads-E.safetensors, predictions/E/SPLIT/ (MEMBER.json, logits.safetensors), scores-E.json, sets-E.json.
     """
 
     def __init__(self, recipe: Recipe, directory: Path, *, quiet: bool = False) -> None:
@@ -74,9 +75,15 @@ class Study:
         return checkpoint_epochs(self.recipe.finetune)
 
     @property
+    def scored(self) -> list[Path]:
+        """The files of scores there are."""
+        cells = [self._scores(seed, epoch) for seed in self.recipe.seeds for epoch in self.epochs]
+        return [path for path in cells if path.is_file()]
+
+    @property
     def finished(self) -> bool:
         """Whether every cell has its scores."""
-        return all(self._scores(seed, epoch).is_file() for seed in self.recipe.seeds for epoch in self.epochs)
+        return len(self.scored) == len(self.recipe.seeds) * len(self.epochs)
 
     def run(self) -> list[dict[str, Any]]:
         """Everything that is not done yet; the rows of metrics.json."""
@@ -84,6 +91,7 @@ class Study:
         if self.finished and self.record.read().get("finished"):
             self.journal.say(f"{self.directory}: already finished; nothing to do")
         else:
+            refuse_other_sets(self.scored, self.data)
             plan_study(self)
             for seed in self.recipe.seeds:
                 self.tune(seed)
@@ -97,13 +105,11 @@ class Study:
         return rows
 
     def _look_back(self) -> None:
-        """Comparisons and analysis of all that was scored, from what is stored, unless they are younger than that."""
-        scores = [self._scores(seed, epoch) for seed in self.recipe.seeds for epoch in self.epochs]
-        scored = max(path.stat().st_mtime for path in scores)
-        for name, write in (("comparisons.json", write_comparisons), ("analysis.json", write_analysis)):
-            path = self.directory / name
-            if not path.is_file() or path.stat().st_mtime < scored:
-                write(self, self.data)
+        """Comparisons and analysis of all that was scored, from what is stored, unless they are up to date."""
+        data = vars(self).get("data")  # read again only where something is to be written anew
+        write_comparisons(self, data)
+        if not is_analysed(self):
+            write_analysis(self, data)
 
     def begin(self) -> None:
         """Claims the directory for this recipe; a directory with another recipe is refused."""
@@ -137,7 +143,7 @@ class Study:
                 self._check(checkpoint)
         backbone = Backbone.load(recipe.backbone.name)
         with_heads = recipe.bank.feed == "along" and recipe.heads
-        return finetune(
+        found = finetune(
             backbone,
             self.task,
             self.data["train"],
@@ -149,6 +155,8 @@ class Study:
             journal=self.journal,
             along=Along(self._new_bank(backbone, seed), recipe.bank) if with_heads else None,
         )
+        self.record.note_peak()
+        return found
 
     def train(self, seed: int, epoch: float) -> Path:
         """Trains the bank on one checkpoint, or finds it trained."""
@@ -179,6 +187,7 @@ class Study:
             tune=self.data["tune"],
             tapped=tapped.place_of(self.directory),
         )
+        self.record.note_peak()
         return path
 
     def _new_bank(self, backbone: Backbone, seed: int) -> HeadBank:
@@ -198,6 +207,7 @@ class Study:
         if path.exists():
             return
         self._check(self.checkpoint(seed, epoch))
+        refuse_other_sets(self.scored, self.data)
         members = self.members(seed, epoch)
         passes = {}
         for split in ("tune", "test"):
@@ -221,11 +231,14 @@ class Study:
             logs.clear()
         found = report_rows(members, passes["tune"], passes["test"], self.task, self.data)
         rows = [{"seed": seed, "checkpoint": epoch, **row} for row in found]
-        write_json(path, rows)
+        self._note_dropped(seed, epoch, members.dropped)
+        self.record.note_peak()
+        note_sets(path, self.data)
+        write_json(path, rows)  # last: with it the cell is done
         if self.journal.scalars is not None:
             self.journal.scalars.scores(seed, epoch, rows, self.task.metrics)
         write_json(self.directory / "metrics.json", self.rows())
-        self._note_dropped(seed, epoch, members.dropped)
+        write_comparisons(self, self.data)
 
     def members(self, seed: int, epoch: float) -> Members:
         """Backbone and heads of a checkpoint, loaded."""
@@ -248,8 +261,7 @@ class Study:
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of all cells done so far."""
-        cells = [self._scores(seed, epoch) for seed in self.recipe.seeds for epoch in self.epochs]
-        return [row for path in cells if path.is_file() for row in read_json(path, "scores file")]
+        return [row for path in self.scored for row in read_json(path, "scores file")]
 
     @cached_property
     def data(self) -> dict[str, Dataset]:
@@ -260,7 +272,11 @@ class Study:
         sizes = {split: {"questions": len(one.records), "windows": len(one.windows)} for split, one in data.items()}
         self.journal.log("data", **sizes)
         origins = {n: {"source": one.source, "synthetic": is_synthetic(one.source)} for n, one in data.items()}
-        self.record.add(data={split: origins[split] | sizes[split] for split in data}, task=self.task.facts() or None)
+        self.record.add(
+            data={split: origins[split] | sizes[split] for split in data},
+            task=self.task.facts() or None,
+            constant=self.task.constant(data["test"]) or None,
+        )
         return data
 
     @cached_property
