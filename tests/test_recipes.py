@@ -15,7 +15,7 @@ from bertvision.cli import app
 from bertvision.heads import build_head
 from bertvision.recipe import Recipe, load_recipe, to_toml
 from bertvision.report.paper import for_run, member_of
-from bertvision.train.bank import unique_names
+from bertvision.train.bank import at_fractions, unique_names
 from bertvision.train.count import parameter_table
 from bertvision.train.finetune import checkpoint_epochs
 from encoders import save_tiny
@@ -67,7 +67,7 @@ def options(words: list[str], name: str) -> list[str]:
 
 
 def members(recipe: Recipe) -> list[str]:
-    return ["backbone", *unique_names(recipe.heads)]
+    return ["backbone", *unique_names(at_fractions(recipe.heads, recipe.bank.fractions))]
 
 
 def run(*words: str) -> str:
