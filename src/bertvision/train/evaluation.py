@@ -140,7 +140,8 @@ def _predict(study: Study, members: Members, dataset: Dataset, wanted: Sequence[
 
 def _wanted(members: Members, member: str, best_pair: str) -> list[str]:
     """The heads and pairs to score: the one asked for, or all heads and the ensemble that the study reports."""
-    names = {name: name for name in (*members.heads, *members.pairs)} | ({ENSEMBLE: best_pair} if best_pair else {})
+    names = {name: name for name in (*members.heads, *members.pairs)}
+    names |= {ENSEMBLE: best_pair} if best_pair in members.pairs else {}
     if not member:
         return [*members.heads, *([best_pair] if best_pair in members.pairs else [])]
     if member not in names:

@@ -49,8 +49,11 @@ class Members:
 
     @property
     def pairs(self) -> dict[str, Joined]:
-        """The ensembles: the backbone with each head, as it was in the end, joined in each of the ways."""
-        whole = [name for name in self.heads if name != BACKBONE and "head_epochs" not in self.costs[name].about]
+        """The ensembles: the backbone with each head, as it was in the end, joined in each of the ways.
+
+        Heads that saw a share of the training set are for the curve over shares, and join nobody.
+        """
+        whole = [name for name in self.heads if name != BACKBONE and not self.costs[name].about]
         return {
             f"{BACKBONE} + {name}{'' if how == 'max' else f', {how}'}": Joined((BACKBONE, name), how)
             for how in self.hows
