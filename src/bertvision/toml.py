@@ -54,6 +54,16 @@ def lay_over(table: dict[str, Any], setting: str) -> None:
     node[_index(node, last, setting) if isinstance(node, list) else last] = _value(text)
 
 
+def merged(table: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`table` with `over` laid over it: tables key by key, anything else takes the place of what was there."""
+    both = {key: (table.get(key), value) for key, value in over.items()}
+    laid = {
+        key: merged(old, new) if isinstance(old, Mapping) and isinstance(new, Mapping) else new
+        for key, (old, new) in both.items()
+    }
+    return {**table, **laid}
+
+
 def _value(text: str) -> Any:
     try:
         parsed = tomllib.loads(f"value = {text}")

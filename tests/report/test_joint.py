@@ -100,7 +100,7 @@ def test_page_of_variants(glue):
     page = write_report(glue).read_text(encoding="utf-8")
     check_page(page)
     assert "2 variants stand side by side: CoLA and RTE." in page
-    assert "Of 2, the best head is clearly above the backbone in 1 (CoLA); in 1 the interval holds zero." in page
+    assert "Of 2, the best head is clearly above the backbone in 1 (CoLA); in 1 it does not differ clearly." in page
     assert "the best heads are picked on the tuning set" in page
     assert "Not scored yet: variant ../RTE." in page
     text = (glue / "report.md").read_text(encoding="utf-8")
@@ -121,12 +121,28 @@ def test_page_of_variants(glue):
 def test_a_variant_is_looked_for_inside_its_study_only(glue):
     outside = glue.parent / "RTE"
     outside.mkdir()
-    (outside / "study.json").write_text('{"secret": "outside"}', encoding="utf-8")
+    (outside / "study.json").write_text('{"secret": "not to be shown"}', encoding="utf-8")
     (glue / "cola-1").mkdir()
     (glue / "cola-1" / "study.json").write_text('{"note": "inside"}', encoding="utf-8")
     (glue / "study.json").write_text('{"finished": "x", "variants": {"CoLA": "cola-1"}}', encoding="utf-8")
     page = write_report(glue).read_text(encoding="utf-8")
-    assert "inside" in page and "outside" not in page
+    assert "inside" in page and "not to be shown" not in page
+
+
+def test_a_variant_under_way_is_reported_from_its_own_directory(glue):
+    for name in ("metrics", "comparisons"):
+        (glue / f"{name}.json").unlink()
+    (glue / "RTE").mkdir()
+    own = [{k: v for k, v in row.items() if k != "variant"} for row in rows("RTE", "accuracy", 10, seeds=[1])]
+    (glue / "RTE" / "metrics.json").write_text(json.dumps(own), encoding="utf-8")
+    known = {**interval("RTE", "accuracy", 0.5, 3.5), "seeds": [1], "variant": ""}
+    (glue / "RTE" / "comparisons.json").write_text(json.dumps([known]), encoding="utf-8")
+    page = write_report(glue).read_text(encoding="utf-8")
+    check_page(page)
+    assert "1 variant stand" in page and "No scores yet: nothing" not in page
+    assert "Of 1, the best head is clearly above the backbone in 1 (RTE)" in page
+    assert "RTE: Not scored yet: seed 2 of 2." in page and "Not scored yet: variants CoLA, ../RTE." in page
+    assert {row["variant"] for row in read_study(glue).scores} == {"RTE"}
 
 
 def write_run(directory: Path, test: str, shift: float, epochs=(0.5, 1.0)) -> Path:
@@ -146,6 +162,8 @@ def write_run(directory: Path, test: str, shift: float, epochs=(0.5, 1.0)) -> Pa
 
 def test_several_runs_on_one_page(tmp_path):
     runs = [write_run(tmp_path / "a" / "base", "dev.json", 0), write_run(tmp_path / "b" / "base", "dev.json", 5)]
+    both = {"how": "mean", "chosen": "given", "members": [{"member": "pool", "checkpoint": 1, "seed": 1, "weight": 1}]}
+    (runs[1] / "ensemble.json").write_text(json.dumps(both), encoding="utf-8")
     study = read_runs(runs)
     page = write_pages(study, tmp_path / "out").read_text(encoding="utf-8")
     check_page(page)
@@ -157,6 +175,7 @@ def test_several_runs_on_one_page(tmp_path):
     names = {path.name for path in (tmp_path / "out" / "figures").iterdir()}
     assert {"score.svg", "front-parameters.png", "a-base-score-tune.svg", "b-base-score-tune.svg"} <= names
     assert page.count("bertvision study a") == 2
+    assert page.count("An ensemble, member by member") == 1 and "Its members were named by hand" in page
 
 
 def test_runs_on_different_data_are_not_drawn_together(tmp_path):

@@ -118,7 +118,7 @@ def test_complete_study(tmp_path):
     assert {path.name for path in (tmp_path / "figures").iterdir()} == names
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert text.startswith("# Heads &amp; &lt;tails&gt;\n")
-    assert "| 0.3 | pool | **55.50 ± 0.00** | **67.00 ± 0.71** | – | +2.00 ± 0.00 | 0.50 | 1,000 |" in text
+    assert "| 0.3 | pool | **67.00 ± 0.71** | +2.00 ± 0.00 | – | **55.50 ± 0.00** | 0.50 | 1,000 |" in text
     assert all(f"(figures/{name})" in text for name in names if name.endswith(".svg"))
 
 
@@ -131,10 +131,16 @@ def test_sentences_by_hand():
     assert second == (
         "With the no-answer threshold chosen on the tuning set, at epoch 0.3 pool, the highest, has "
         "F1 67.00 against 65.00 for the backbone (+2.00, higher in 2 of 2 seeds); at epoch 1 pool, the "
-        "highest, has F1 71.00 against 72.00 for the backbone (-1.00, higher in 0 of 2 seeds)."
+        "highest, has F1 71.00 against 72.00 for the backbone (-1.00, lower in 2 of 2 seeds)."
     )
     assert third.startswith("Scores are means over 2 seeds") and "after the fact" in third
     assert "no interval was computed" in third
+
+
+def test_means_are_over_the_seeds_there_are():
+    half = [row for row in rows() if row["seed"] == 1 or row["checkpoint"] == 0.3]
+    third = summary_sentences(summarise(half), SPANS)[2]
+    assert third.startswith("Scores are means over 1 to 2 seeds")
 
 
 def test_single_run_says_so():
@@ -240,12 +246,40 @@ def test_what_cannot_be_reported_is_one_line(tmp_path):
         write_report(tmp_path)
     with pytest.raises(UserError, match="no such directory"):
         write_report(tmp_path / "nowhere")
-    (tmp_path / "metrics.json").write_text('[{"member": "pool"', encoding="utf-8")
-    with pytest.raises(UserError, match=r"metrics\.json: damaged"):
-        write_report(tmp_path)
-    (tmp_path / "metrics.json").write_text('{"member": "pool"}', encoding="utf-8")
-    with pytest.raises(UserError, match=r"metrics\.json: holds no list"):
-        write_report(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("study.json", "{", "study.json is left out"),
+        ("study.json", '{"finished": "x", "peak": 3, "dropped": 4, "variants": 5}', "belongs there: peak, dropped, v"),
+        ("metrics.json", '[{"member": "pool"', "metrics.json is left out"),
+        ("metrics.json", '{"member": "pool"}', "metrics.json is left out: it holds no list"),
+        ("metrics.json", "[3]", "metrics.json is left out where it does not hold what belongs there: [0]"),
+        ("metrics.json", '[{"seed": []}]', "metrics.json has no scores: they are those of seed-N/scores-E.json"),
+        ("recipe.toml", "data = 3\nseeds = 1\nfinetune = {epochs = 'x'}", "belongs there: data, seeds, finetune.e"),
+        ("recipe.toml", "variants = [1]\nheads = [2]\npaper = 'x'", "belongs there: variants[0], heads[0], paper"),
+        ("comparisons.json", "[1, 2]", "comparisons.json is left out where"),
+        ("comparisons.json", '[{"member": 1, "seeds": {}, "checkpoint": "x"}]', "[0].member, [0].seeds, [0].check"),
+        ("analysis.json", '{"errors": ["a"]}', "analysis.json is left out"),
+        ("analysis.json", '{"members": {"pool": {"reliability": [1]}}}', "analysis.json is left out"),
+        ("ensemble.json", '{"members": [{"member": "a", "checkpoint": "x"}]}', "ensemble.json is left out"),
+        ("ensemble.json", '{"members": [{"member": "a"}], "test": [3]}', "ensemble.json is left out"),
+    ],
+)
+def test_a_damaged_file_costs_no_more_than_itself(name, content, says, tmp_path):
+    found = rows()
+    for seed, point in itertools.product((1, 2), (0.3, 1.0)):
+        path = tmp_path / f"seed-{seed}" / f"scores-{point:g}.json"
+        path.parent.mkdir(exist_ok=True)
+        mine = [row for row in found if (row["seed"], row["checkpoint"]) == (seed, point)]
+        path.write_text(json.dumps(mine), encoding="utf-8")
+    write(tmp_path, found)
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    check_page(page)
+    assert says in page
+    assert "+2.00 ± 0.00" in page  # the scores are there
 
 
 def test_same_files_same_bytes_and_no_litter(tmp_path):

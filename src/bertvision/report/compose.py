@@ -1,8 +1,9 @@
 """A study -> its report: which sections there are, and in which order."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from bertvision.errors import UserError
 from bertvision.report.analysis import analysis_sections
 from bertvision.report.committee import committee_section
 from bertvision.report.cost import cost_section
@@ -23,27 +24,38 @@ INCOMPLETE = "This report is not complete."
 def compose(study: Study, metrics: Sequence[Metric] = ()) -> Report:
     """The report of a study. metrics: what to show; by default the scores there are."""
     album = Album()
+    lost: list[str] = []  # files that turn out not to hold what belongs there
     if study.variants:
-        sentences, sections = outcome_sentences(outcomes_of(study)), _joint(study, album)
+        sentences, sections = outcome_sentences(outcomes_of(study)), _joint(study, album, lost)
     else:
         shown = [Metric(*metric) for metric in metrics] or metrics_of(study.rows)
-        sentences, sections = summary_sentences(study.rows, shown, study.recipe), _single(study, shown, album)
-    return Report(study.title, _badges(study), sentences, [*sections, *_reproduce(study), *_provenance(study)])
+        sentences, sections = summary_sentences(study.rows, shown, study.recipe), _single(study, shown, album, lost)
+    return Report(study.title, _badges(study, lost), sentences, [*sections, *_reproduce(study), *_provenance(study)])
 
 
-def _single(study: Study, metrics: Sequence[Metric], album: Album) -> list[Section]:
+def _single(study: Study, metrics: Sequence[Metric], album: Album, lost: list[str]) -> list[Section]:
     scores = score_blocks(study, metrics, album)
     return [
         *([Section("Scores", scores)] if scores else []),
         *gain_section(study, metrics, album),
         *cost_section(study, metrics, album),
         *published_section(study, metrics),
-        *committee_section(study, metrics),
-        *analysis_sections(study, album),
+        *fitting(lambda: committee_section(study, metrics), "ensemble.json", lost),
+        *fitting(lambda: analysis_sections(study, album), "analysis.json", lost),
     ]
 
 
-def _joint(study: Study, album: Album) -> list[Section]:
+def fitting(build: Callable[[], list[Section]], name: str, lost: list[str]) -> list[Section]:
+    """The sections made of a file; none, and a sentence in `lost`, where it does not hold what belongs there."""
+    try:
+        return build()
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, UserError) as error:
+        reason = " ".join(str(error).split())[:200]
+        lost.append(f"{name} is left out: it is not as this program writes it ({type(error).__name__}: {reason}).")
+        return []
+
+
+def _joint(study: Study, album: Album, lost: list[str]) -> list[Section]:
     """Everybody side by side, then each by itself."""
     sections = joint_sections(study, album)
     for name, one in study.variants.items():
@@ -51,15 +63,24 @@ def _joint(study: Study, album: Album) -> list[Section]:
         blocks: list[Block] = score_blocks(one, metrics, own)
         if gains := gain_blocks(one.rows, metrics, own):
             blocks.append(Fold("What a head gains, kept apart", gains))
-        for more in [*cost_section(one, metrics, own), *(analysis_sections(one, own) if one.analysis else [])]:
+        for more in [*cost_section(one, metrics, own), *_looks(one, metrics, own, name, lost)]:
             blocks.append(Fold(more.title, more.blocks))
         sections.append(Section(name, blocks or [Note("No scores yet.")]))
     return [*sections, *published_section(replace(study, rows=(), paper=apart(study)), metrics_of(study.rows))]
 
 
-def _badges(study: Study) -> list[Badge]:
+def _looks(study: Study, metrics: Sequence[Metric], album: Album, name: str, lost: list[str]) -> list[Section]:
+    """The ensemble and the analysis of one of several, where it has them."""
+    found = fitting(lambda: committee_section(study, metrics), f"{name}: ensemble.json", lost)
+    if study.analysis:
+        found += fitting(lambda: analysis_sections(study, album), f"{name}: analysis.json", lost)
+    return found
+
+
+def _badges(study: Study, lost: Sequence[str]) -> list[Badge]:
     badges = [Badge(SYNTHETIC, data_line(study.facts, study.recipe))] if study.synthetic() else []
-    return [*badges, *([Badge(INCOMPLETE, lines=list(study.missing))] if study.missing else [])]
+    missing = [*study.missing, *lost]
+    return [*badges, *([Badge(INCOMPLETE, lines=missing)] if missing else [])]
 
 
 def _reproduce(study: Study) -> list[Section]:

@@ -1,21 +1,18 @@
 """The plain files of a run -> what there is to report, and what is still missing."""
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bertvision import toml
 from bertvision.errors import UserError
 from bertvision.evaluate.bootstrap import Interval
-from bertvision.files import read_json
+from bertvision.report.files import Files, Plain, read_files
 from bertvision.report.missing import counted, unscored
 from bertvision.report.paper import for_run, for_variant, of_another_run
 from bertvision.report.summary import Row, summarise
-
-Plain = Mapping[str, Any]
-AGAIN = "run the study again to have it written anew"
 
 
 @dataclass(frozen=True)
@@ -66,53 +63,53 @@ def read_study(directory: Path) -> Study:
     """What a directory holds of metrics.json, recipe.toml, study.json, and comparisons, analysis and ensemble.json."""
     if not directory.is_dir():
         raise UserError(f"{directory}: not the directory of a run: no such directory; give one that `study` has made")
-    metrics, facts = _read(directory / "metrics.json", list), _read(directory / "study.json", dict)
-    recipe_text = _read_text(directory / "recipe.toml")
-    if metrics is None and facts is None and recipe_text is None:
+    files = read_files(directory)
+    if not files.there:
         held = "holds none of metrics.json, recipe.toml, study.json"
         raise UserError(f"{directory}: not the directory of a run: {held}; give one that `study` has made")
-    recipe, missing = _parse(recipe_text)
-    if facts is None:
-        missing.append("study.json is missing: versions, machine and command are unknown.")
-    elif not facts.get("finished"):
+    recipe, missing = files.recipe, list(files.missing)
+    if files.facts and not files.facts.get("finished"):
         missing.append("The study has not finished.")
-    scores = metrics or []
-    comparisons = _read_beside(directory / "comparisons.json", list, missing)
     study = Study(
         title=str(recipe.get("title") or directory.resolve().name),
-        scores=scores,
-        rows=with_intervals(summarise(scores), comparisons or []),
+        scores=files.scores,
+        rows=with_intervals(summarise(files.scores), files.comparisons),
         recipe=recipe,
-        recipe_text=recipe_text or "",
-        facts=facts or {},
-        paper=[*recipe.get("paper", []), *(facts or {}).get("paper", [])],
+        recipe_text=files.recipe_text,
+        facts=files.facts,
+        paper=[*recipe.get("paper", []), *files.facts.get("paper", [])],
         missing=missing,
-        chosen=chosen_parts(scores),
-        notes=row_notes(scores),
-        analysis=_read_beside(directory / "analysis.json", dict, missing) or {},
-        ensemble=_read_beside(directory / "ensemble.json", dict, missing) or {},
+        chosen=chosen_parts(files.scores),
+        notes=row_notes(files.scores),
+        analysis=files.analysis,
+        ensemble=files.ensemble,
     )
     names = [str(table.get("name")) for table in recipe.get("variants", [])]
-    names = list(dict.fromkeys([*names, *(row.variant for row in study.rows if row.variant)]))
+    names += [*files.facts.get("variants", {}), *(row.variant for row in study.rows if row.variant)]
     if names:
-        return _with_variants(study, directory, names)
-    missing += unscored(study.rows, recipe, study.facts.get("dropped", []))
+        return _with_variants(study, directory, list(dict.fromkeys(names)))
+    missing += unscored(study.rows, recipe, files.facts.get("dropped", []))
     return replace(study, paper=for_run(study.paper, recipe), missing=missing)
 
 
 def with_intervals(rows: Sequence[Row], comparisons: Sequence[Plain]) -> list[Row]:
-    """The rows with what comparisons.json says of their difference to the backbone."""
-    known: dict[tuple[str, float, str, str], dict[str, Interval]] = {}
+    """The rows with what comparisons.json says of their difference to the backbone, over the very seeds they have."""
+    known: dict[tuple[Any, ...], dict[str, Interval]] = {}
     for one in comparisons:
         values = [one.get(key) for key in ("checkpoint", "difference", "low", "high")]
         numbers = [float(value) for value in values if isinstance(value, int | float) and math.isfinite(value)]
         if len(numbers) == len(values):  # else there is no interval: a metric may be undefined in some resamples
             point, *bounds = numbers
-            place = (str(one.get("variant") or ""), round(point, 6))
-            key = (*place, str(one.get("member")), str(one.get("threshold_from") or ""))
+            place = (str(one.get("variant") or ""), round(point, 6), str(one.get("member")))
+            key = (*place, str(one.get("threshold_from") or ""), frozenset(one.get("seeds", ())))
             known.setdefault(key, {})[str(one.get("metric"))] = Interval(*bounds)
     return [
-        replace(row, intervals=known.get((row.variant, row.checkpoint or 0.0, row.member, row.threshold_from), {}))
+        replace(
+            row,
+            intervals=known.get(
+                (row.variant, row.checkpoint or 0.0, row.member, row.threshold_from, frozenset(row.seeds)), {}
+            ),
+        )
         for row in rows
     ]
 
@@ -142,85 +139,44 @@ def row_notes(metrics: Sequence[Plain]) -> list[str]:
 
 
 def _with_variants(study: Study, directory: Path, names: Sequence[str]) -> Study:
-    """The study with those within it: their scores from its own files, the rest from directories of their names."""
+    """The study with those within it: from directories of their own, and where these have no scores, from its files."""
     tables = {str(table.get("name")): table for table in study.recipe.get("variants", [])}
     places = study.facts.get("variants") or {}
+    common = {key: value for key, value in study.recipe.items() if key != "variants"}
     missing, variants, claimed = list(study.missing), {}, []
     for name in names:
-        rows = [replace(row, variant="") for row in study.rows if row.variant == name]
         own = directory / str(places.get(name, name))
         inside = own.is_dir() and own.resolve().parent == directory.resolve()  # a name is not a way out
-        recipe = _parse(_read_text(own / "recipe.toml") if inside else None)[0] or _laid_over(
-            study.recipe, tables, name
-        )
-        facts = (_read(own / "study.json", dict) if inside else None) or {}
+        files = read_files(own) if inside else Files()
+        rows = with_intervals(summarise(files.scores), files.comparisons) or [
+            replace(row, variant="") for row in study.rows if row.variant == name
+        ]
+        scores = files.scores or [row for row in study.scores if row.get("variant") == name]
+        recipe = files.recipe or toml.merged(common, tables.get(name, {}))
         paper = for_variant(study.paper, name, recipe)
         claimed += paper
-        scores = [row for row in study.scores if row.get("variant") == name]
         variants[name] = Study(
             title=name,
             scores=scores,
             rows=rows,
             recipe=recipe,
-            facts=facts,
+            facts=files.facts,
             paper=paper,
             chosen=chosen_parts(scores),
             notes=row_notes(scores),
-            analysis=(_read_beside(own / "analysis.json", dict, missing) if inside else None) or {},
+            analysis=files.analysis,
+            ensemble=files.ensemble,
         )
         if rows:
-            missing += [f"{name}: {sentence}" for sentence in unscored(rows, recipe, facts.get("dropped", []))]
+            wanting = [*files.missing, *unscored(rows, recipe, files.facts.get("dropped", []))]
+            missing += [f"{name}: {sentence}" for sentence in wanting]
     if absent := [name for name, variant in variants.items() if not variant.rows]:
         missing.append(f"Not scored yet: {counted('variant', absent)}.")
     left = [of_another_run(entry) for entry in study.paper if entry not in claimed]
-    return replace(study, variants=variants, missing=missing, paper=left)
-
-
-def _laid_over(recipe: Plain, tables: Mapping[str, Plain], name: str) -> Plain:
-    """The recipe of a variant: nested tables laid over that of the study."""
-
-    def merged(under: Plain, over: Plain) -> dict[str, Any]:
-        both = {key: (under.get(key), value) for key, value in over.items()}
-        nested = {k: merged(u, v) if isinstance(u, dict) and isinstance(v, dict) else v for k, (u, v) in both.items()}
-        return {**under, **nested}
-
-    return merged({k: v for k, v in recipe.items() if k != "variants"}, tables.get(name, {}))
-
-
-def _parse(text: str | None) -> tuple[dict[str, Any], list[str]]:
-    if text is None:
-        return {}, ["recipe.toml is missing: what was asked for is unknown."]
-    try:
-        return tomllib.loads(text), []
-    except tomllib.TOMLDecodeError as error:
-        return {}, [f"recipe.toml is not TOML ({error}): what was asked for is unknown."]
+    everything = [{**row, "variant": name} for name, one in variants.items() for row in one.scores]
+    rows = [replace(row, variant=name) for name, one in variants.items() for row in one.rows]
+    return replace(study, scores=everything, rows=rows, variants=variants, missing=missing, paper=left)
 
 
 def _says_synthetic(label: Any) -> bool:
     return bool(label.get("synthetic")) if isinstance(label, Mapping) else "synthetic" in str(label).lower()
-
-
-def _read_text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8") if path.is_file() else None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text: {error}") from None
-
-
-def _read_beside(path: Path, kind: type, missing: list[str]) -> Any:
-    """The JSON of a file that a report can do without; what is wrong with it is added to missing."""
-    try:
-        return _read(path, kind)
-    except UserError as error:
-        missing.append(f"{path.name} is left out: {error}.")
-        return None
-
-
-def _read(path: Path, kind: type) -> Any:
-    """The JSON of a file that may not be there yet."""
-    if not path.is_file():
-        return None
-    value = read_json(path)
-    if not isinstance(value, kind):
-        raise UserError(f"{path}: holds no {kind.__name__}; {AGAIN}")
-    return value

@@ -3,10 +3,10 @@
 import dataclasses
 import shlex
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bertvision import toml
 from bertvision.errors import UserError
 from bertvision.files import claim, write_json, write_text
 from bertvision.recipe import Recipe, from_table, load_recipe, to_toml
@@ -90,18 +90,9 @@ def variant_recipes(recipe: Recipe) -> dict[str, Recipe]:
         if file_name(name).lower() in {file_name(other).lower() for other in found}:
             raise UserError(f"variants.{place}.name: {name!r} is taken already; give it another")
         paper = [entry for entry in plain["paper"] if entry.get("variant", name) == name]
-        table = _laid_over(plain | {"paper": paper}, {key: value for key, value in variant.items() if key != "name"})
+        table = toml.merged(plain | {"paper": paper}, {key: value for key, value in variant.items() if key != "name"})
         found[name] = from_table(table, f"variants.{place} ({name})")
     return found
-
-
-def _laid_over(table: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    both = {key: (table.get(key), value) for key, value in over.items()}
-    merged = {
-        key: _laid_over(old, new) if isinstance(old, Mapping) and isinstance(new, Mapping) else new
-        for key, (old, new) in both.items()
-    }
-    return {**table, **merged}
 
 
 def make_run(recipe: Recipe, directory: Path, *, quiet: bool = False) -> Study | Series:
