@@ -277,6 +277,12 @@ def head_spec(entry: str | Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in entry.items() if key not in HeadEntry.__annotations__}
 
 
+def reached(epochs: float, checkpoints: Iterable[float]) -> list[float]:
+    """The epochs at which tuning leaves checkpoints: those asked for before its end, and the end."""
+    found = {epoch for epoch in checkpoints if epoch < epochs} | {epochs}
+    return sorted({float(f"{epoch:g}") for epoch in found})  # as in file names: 0.1 + 0.2 is 0.3
+
+
 def to_toml(recipe: Recipe) -> str:
     """The whole recipe, defaults included, as TOML that `load_recipe` reads back to an equal recipe."""
     return toml.write(recipe)

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from bertvision.errors import UserError
 from bertvision.report.console import console_table
+from bertvision.report.missing import unscored
 from bertvision.report.summary import Metric, Spread, main_metric, metrics_of, rows_by_kind, summarise
 from bertvision.report.tables import html_table, markdown_table, member_grid, paper_grid
 
@@ -118,10 +119,10 @@ def test_markdown_exact_text():
     rows = [row("backbone", 70, 1, parameters=1234567), row("a|b", 71, 1), row("backbone", 72, 2), row("a|b", 74, 2)]
     paper = [{"checkpoint": 1, "member": "backbone", "f1": 77.7}]
     assert markdown_table(summarise(rows), EM_F1, paper) == (
-        "| Epoch | Member | EM | F1 | F1, paper | Δ F1 | Parameters |\n"
+        "| Epoch | Member | F1 | Δ F1 | F1, paper | EM | Parameters |\n"
         "| ---: | --- | ---: | ---: | ---: | ---: | ---: |\n"
-        "| 1 | backbone | 69.00 ± 1.41 | 71.0 ± 1.4 | 77.7 | – | 1,234,567 |\n"
-        "| 1 | a\\|b | **70.50 ± 2.12** | **72.5 ± 2.1** | – | +1.5 ± 0.7 | – |\n"
+        "| 1 | backbone | 71.0 ± 1.4 | – | 77.7 | 69.00 ± 1.41 | 1,234,567 |\n"
+        "| 1 | a\\|b | **72.5 ± 2.1** | +1.5 ± 0.7 | – | **70.50 ± 2.12** | – |\n"
     )
 
 
@@ -155,6 +156,31 @@ def test_html_cells_carry_what_they_are_sorted_by():
     assert 'aria-label="A &amp; B"' in table
     assert '<td data-value="71.25"><strong>71.25</strong></td>' in table
     assert '<td class="word name">&lt;b&gt;</td>' in table
+
+
+def test_a_head_is_known_whatever_its_share_and_epoch():
+    rows = [row("pool", 1), row("pool @ 30 %", 1, fraction=0.3), row("pool, epoch 0.5", 1, head_epochs=0.5)]
+    rows += [row("pool @ 30 %, epoch 0.5", 1, fraction=0.3, head_epochs=0.5), row("mine @ 5 %", 1)]
+    found = {one.member: (one.head, one.family) for one in summarise(rows)}
+    assert found == {
+        "pool": ("pool", "pool"),
+        "pool @ 30 %": ("pool", "pool"),
+        "pool, epoch 0.5": ("pool", "pool, epoch 0.5"),
+        "pool @ 30 %, epoch 0.5": ("pool", "pool, epoch 0.5"),
+        "mine @ 5 %": ("mine @ 5 %", "mine @ 5 %"),  # a name of the user's
+    }
+    wanted = {"heads": [{}, {}], "bank": {"fractions": [0.3, 1.0]}}
+    assert unscored(summarise(rows), wanted) == ["Not scored yet: 1 of 4 heads at checkpoint 1 of seed 1."]
+
+
+def test_console_table_counts_the_seeds_of_a_mean():
+    def caption(rows):
+        return console_table(rows).caption
+
+    apart = [row("backbone", 70, seed, variant=name) for seed, name in enumerate("abc")]
+    assert caption(apart) == "single runs" and caption(apart[:1]) == "a single run"
+    both = [row("backbone", 70, 1), row("backbone", 71, 2), row("backbone", 60, 1, checkpoint=0.3)]
+    assert caption(both) == "mean ± sample standard deviation over 1 to 2 seeds"
 
 
 def test_console_table_shows_every_member_in_eighty_columns():

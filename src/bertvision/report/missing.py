@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from bertvision.recipe import reached
 from bertvision.report.summary import Row
 
 Recipe = Mapping[str, Any]
@@ -19,7 +20,9 @@ def unscored(rows: Sequence[Row], recipe: Recipe, dropped: Sequence[Mapping[str,
     seeds = {seed for row in rows for seed in row.seeds}
     if absent := [seed for seed in recipe.get("seeds", []) if seed not in seeds]:
         result.append(f"Not scored yet: {counted('seed', absent)} of {len(recipe['seeds'])}.")
-    wanted = _checkpoints(recipe)
+    tuning = recipe.get("finetune", {})
+    wanted = reached(tuning["epochs"], tuning.get("checkpoints", [])) if "epochs" in tuning else []
+    asked = len(recipe.get("heads", [])) * len(recipe.get("bank", {}).get("fractions") or [1])
     for seed in sorted(seeds, key=str):
         mine = [row for row in rows if seed in row.seeds]
         points = {row.checkpoint for row in mine}
@@ -28,7 +31,7 @@ def unscored(rows: Sequence[Row], recipe: Recipe, dropped: Sequence[Mapping[str,
         for point in dict.fromkeys(row.checkpoint for row in mine if row.checkpoint is not None):
             lost = [one for one in dropped if (one.get("seed"), one.get("checkpoint")) == (seed, point)]
             here = [row for row in mine if row.checkpoint == point]
-            result += _heads(here, len(recipe.get("heads", [])), lost, f"checkpoint {point:g} of seed {seed}")
+            result += _heads(here, asked, lost, f"checkpoint {point:g} of seed {seed}")
     return result
 
 
@@ -40,16 +43,7 @@ def counted(noun: str, names: Sequence[Any]) -> str:
 def _heads(rows: Sequence[Row], asked: int, lost: Sequence[Mapping[str, Any]], where: str) -> Iterator[str]:
     for one in lost:
         yield f"Dropped at {where}: {one.get('member')} ({one.get('why')})."
-    found = {row.family for row in rows if row.role == "head"} | {str(one.get("member")) for one in lost}
+    whole = {row.member for row in rows if row.role == "head" and row.head_epochs is None}
+    found = whole | {str(one.get("member")) for one in lost}
     if (left := asked - len(found)) > 0:
         yield f"Not scored yet: {left} of {asked} heads at {where}."
-
-
-def _checkpoints(recipe: Recipe) -> list[float]:
-    """The checkpoints a run reaches: those asked for, and the end of tuning."""
-    tuning = recipe.get("finetune", {})
-    if "epochs" not in tuning:
-        return []
-    end = round(float(tuning["epochs"]), 6)
-    points = {round(float(point), 6) for point in tuning.get("checkpoints", [])}
-    return sorted({point for point in points if point <= end} | {end})

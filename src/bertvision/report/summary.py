@@ -3,7 +3,8 @@
 A score row is a plain dict, one per (seed, checkpoint, member, threshold kind): seed, checkpoint (epochs), member, role
 (backbone | head | ensemble), threshold_from (zero | tune), and any numbers: exact, f1, accuracy, parameters, seconds;
 tune_f1 and its like are scores on the tuning set, for choosing and never for showing off. `variant` names the study
-within a study, `fraction` the share of the training set that a head has seen.
+within a study, `fraction` the share of the training set that a head has seen, `head_epochs` after how many epochs of
+its training it was taken, where that was not the last.
 """
 
 import math
@@ -36,16 +37,19 @@ SPANS = (
 )
 PARAMETERS = Metric("parameters", "Parameters", 0)
 COSTS = (
-    PARAMETERS,
-    Metric("train_seconds", "Train s", 1),
-    Metric("infer_seconds", "Infer s", 1),
+    Metric("parameters", "Trained parameters", 0),
+    Metric("total_parameters", "All parameters", 0),
+    Metric("tuning_seconds", "Tuning s", 1),
+    Metric("head_seconds", "Head s", 1),
+    Metric("train_seconds", "Training s", 1),
+    Metric("infer_seconds", "Inference s", 1),
+    Metric("ms_per_question", "ms per question", 2),
 )
 NAMES = {"matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman", **{m.key: m.label for m in SPANS}}
 # What a row counts, measures and chooses by, as against what it is scored by.
 NOT_A_METRIC = re.compile(
-    "seed|checkpoint|fraction|threshold|tune_.*|ms_per_question|(.*_)?(total|parameters|seconds|bytes|gib)"
+    "seed|checkpoint|fraction|head_epochs|threshold|tune_.*|ms_per_question|(.*_)?(total|parameters|seconds|bytes|gib)"
 )
-SHARE = re.compile(r" @ [\d.]+ %$")  # how the name of a head ends that has seen a share of the training set
 
 
 @dataclass(frozen=True)
@@ -94,9 +98,24 @@ class Row:
         return self.scores["fraction"].mean if "fraction" in self.scores and self.role == "head" else 1.0
 
     @property
+    def head_epochs(self) -> float | None:
+        """After how many epochs of its training a head was taken, where that was not the last."""
+        return self.scores["head_epochs"].mean if "head_epochs" in self.scores and self.role == "head" else None
+
+    @property
+    def head(self) -> str:
+        """The member as the recipe names it, whatever its share of the data and the epoch it was taken at."""
+        return self.family.removesuffix(self._epoch)
+
+    @property
     def family(self) -> str:
-        """The member's name without that share."""
-        return SHARE.sub("", self.member)
+        """The member's name without the share."""
+        share = f" @ {100 * self.fraction:g} %" if self.fraction < 1 else ""
+        return self.member.removesuffix(self._epoch).removesuffix(share) + self._epoch
+
+    @property
+    def _epoch(self) -> str:
+        return "" if self.head_epochs is None else f", epoch {self.head_epochs:g}"
 
 
 Place = tuple[str, float | None, str]  # variant, checkpoint, threshold kind: members are compared within one place

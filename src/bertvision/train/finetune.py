@@ -27,7 +27,7 @@ from bertvision.data.windows import Windows
 from bertvision.errors import UserError
 from bertvision.files import fitting, load_tensors, remove, save_tensors
 from bertvision.heads import Head, build_head
-from bertvision.recipe import BankRecipe, FinetuneRecipe, head_spec
+from bertvision.recipe import BankRecipe, FinetuneRecipe, head_spec, reached
 from bertvision.states.source import stored
 from bertvision.tasks import Dataset, Task
 from bertvision.train import agenda
@@ -80,9 +80,8 @@ class Checkpoint:
 
 
 def checkpoint_epochs(recipe: FinetuneRecipe) -> list[float]:
-    """The epochs at which there are checkpoints: those asked for that are reached, and the end."""
-    epochs = {epoch for epoch in recipe.checkpoints if epoch < recipe.epochs} | {recipe.epochs}
-    return sorted({float(f"{epoch:g}") for epoch in epochs})  # as in file names: 0.1 + 0.2 is 0.3
+    """The epochs at which there are checkpoints."""
+    return reached(recipe.epochs, recipe.checkpoints)
 
 
 def planned_checkpoints(directory: Path, recipe: FinetuneRecipe) -> dict[float, Checkpoint]:
