@@ -69,7 +69,7 @@ def test_published_costs_have_columns_too():
         "| 3 | backbone | 70.0 | 75.2 | 1,000,000 | 42,548,738 |\n"
     )
     assert markdown_table(paper_grid(rows("backbone"), F1, paper)) == (
-        "| Epoch | Member | Train s, paper |\n| ---: | --- | ---: |\n| 3 | backbone, L0 | 11,280.0 |\n"
+        "| Epoch | Member | Training s, paper |\n| ---: | --- | ---: |\n| 3 | backbone, L0 | 11,280.0 |\n"
     )
 
 

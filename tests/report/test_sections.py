@@ -49,6 +49,9 @@ def test_intervals_find_their_row():
     )
     known = {(one.member, one.threshold_from, one.checkpoint): one.intervals for one in rows if one.intervals}
     assert known == {("pool", "tune", 1.0): {"f1": Interval(1.0, 0.25, 1.75)}}  # one that is undefined is left out
+    two = summarise([row(member, 70, seed=seed) for member in ("backbone", "pool") for seed in (1, 2)])
+    stale = with_intervals(two, [interval("pool", 1.0, 0.25, 1.75)])
+    assert not any(one.intervals for one in stale)  # it is of seed 1 alone
 
 
 @pytest.mark.parametrize(
@@ -76,12 +79,50 @@ def test_intervals_find_their_row():
 )
 def test_words_claim_what_the_intervals_allow(pool, conv, said):
     rows = with_intervals(
-        summarise([row("backbone", 70), row("pool", 71), row("conv", 70.1)]),
-        [interval("pool", 1.0, *pool), interval("conv", 0.1, *conv)],
+        summarise([row("backbone", 70), row("pool", 71), row("conv", 69.0)]),
+        [interval("pool", 1.0, *pool), interval("conv", -1.0, *conv)],
     )
     _, second, third = summary_sentences(rows, SPANS)
     assert second == f"With the no-answer threshold chosen on the tuning set, at epoch 1 {said}"
     assert "paired bootstrap" in third
+
+
+@pytest.mark.parametrize(
+    ("gains", "said"),
+    [
+        ((3, 1), "pool, best on the tuning set, is above the backbone (F1 72.00 against 70.00, +2.00, 95 % interval "),
+        ((5, -1), "no member differs clearly from the backbone (best on the tuning set: pool, F1 72.00 against 70.00"),
+    ],
+)
+def test_words_claim_what_the_seeds_allow(gains, said):
+    scores = [row("backbone", 70, seed=seed) for seed in (1, 2)]
+    scores += [row("pool", 70 + gain, seed=seed) for seed, gain in zip((1, 2), gains)]
+    rows = with_intervals(summarise(scores), [interval("pool", 2.0, 0.5, 3.5) | {"seeds": [1, 2]}])
+    _, second, third = summary_sentences(rows, SPANS)
+    higher = sum(gain > 0 for gain in gains)
+    assert said in second and f"+0.50 to +3.50, higher in {higher} of 2 seeds)." in second
+    assert "so that the chance in training is outside them" in third
+
+
+@pytest.mark.parametrize(
+    ("more", "facts", "said"),
+    [
+        ({"total": 8, "NoAns_total": 2}, {}, "always saying “no answer” scores EM 25.00, F1 25.00 on this test set."),
+        ({}, {"constant": {"says": "yes", "f1": 61.5}}, "always saying “yes” scores F1 61.50 on this test set."),
+    ],
+)
+def test_what_nothing_learnt_would_score(more, facts, said):
+    study = Study("x", rows=summarise([row("pool", 71, **more)]), facts=facts)
+    notes = [block.text for block in score_blocks(study, [F1], Album()) if isinstance(block, Note)]
+    assert notes[0] == f"Nothing learnt: {said}"
+
+
+def test_curves_that_are_not_drawn_are_counted():
+    members = {f"head {n}": MEMBER | {"auroc": 0.5 + n / 100} for n in range(8)}
+    (_, section) = analysis_sections(Study("x", analysis={"members": members}), Album())
+    (picture,) = pictures(section.blocks)
+    assert picture.caption.endswith("6 of 8 members, those with the highest AUROC")
+    assert "head 7" in picture.svg and "head 1 " not in picture.svg
 
 
 def test_gains_are_kept_apart():
@@ -134,7 +175,8 @@ def test_costs_beside_the_score():
     assert texts(grid, "On disk") == ["999 B", "4.61 KB", "7.65 GB"]
     assert texts(grid, "Efficiency") == ["–", "2.98", "-4.34"]  # 21 / ln 1152, -10 / ln 10
     (section,) = cost_section(Study("x", rows=rows, facts={"peak": {"memory_gib": 1.5}}), [F1], Album())
-    assert [picture.name for picture in pictures(section.blocks)] == ["front-parameters"]
+    names = ["front-parameters", "front-total-parameters", "front-disk-bytes"]
+    assert [picture.name for picture in pictures(section.blocks)] == names
     assert "Peak memory of the whole run: 1.5 GiB." in [b.text for b in section.blocks if isinstance(b, Note)]
 
 

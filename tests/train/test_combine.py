@@ -151,7 +151,7 @@ def test_other_data_than_the_run_was_scored_on_are_refused(tmp_path):
     run = copy_of(finished_run(), tmp_path)
     recipe = run / "recipe.toml"
     recipe.write_text(recipe.read_text(encoding="utf-8").replace("questions-16-1", "questions-20-2"), encoding="utf-8")
-    with pytest.raises(UserError, match="made from other data than the recipe's tune set"):
+    with pytest.raises(UserError, match=r"scores-0\.5\.json: was scored when the tune set"):
         ensemble_run(run, quiet=True)
 
 

@@ -339,7 +339,7 @@ class TestChangedData:
             path.unlink()
         assert analyze_run(place, quiet=True)["members"]
         write_articles(data, articles(30, 2))
-        with pytest.raises(UserError, match="made from other questions than .* holds now"):
+        with pytest.raises(UserError, match=r"made from other questions than .* holds now"):
             analyze_run(place, quiet=True)
 
 

@@ -16,7 +16,7 @@ Plain = Mapping[str, Any]
 SHARES = {
     "has_answer": "Right where there is an answer",
     "no_answer": "Right where there is none",
-    "wrong_predicted_empty": "Of wrong answers: said there is none",
+    "wrong_predicted_empty": "Of wrong answers where there is one: said there is none",
     "second_right": "Second-best right where the best is wrong",
 }
 GROUPS = {
@@ -109,12 +109,14 @@ def _confusion(members: Mapping[str, Plain]) -> list[Block]:
 
 def _pictures(found: Plain, members: Mapping[str, Plain], album: Album) -> list[Picture]:
     pictures = []
-    curves = {_with_auroc(name, one): one["reliability"] for name, one in members.items() if one.get("reliability")}
-    if curves:
+    curved = [name for name, one in members.items() if one.get("reliability")]
+    if curved:
+        drawn, which = _drawn(curved, members)
         null = any("no_answer" in one for one in members.values())
         what = "of “no answer” against how often there is none" if null else "against how often the member is right"
-        caption = f"Reliability: predicted probability {what}"
-        pictures.append(album.draw("reliability", caption, reliability_figure(dict([*curves.items()][:DRAWN]))))
+        caption = f"Reliability: predicted probability {what}{which}"
+        curves = {_with_auroc(name, members[name]): members[name]["reliability"] for name in drawn}
+        pictures.append(album.draw("reliability", caption, reliability_figure(curves)))
     agreement = found.get("agreement") or {}
     if agreement.get("members") and agreement.get("matrix"):
         figure = agreement_figure([str(name) for name in agreement["members"]], agreement["matrix"])
@@ -122,6 +124,16 @@ def _pictures(found: Plain, members: Mapping[str, Plain], album: Album) -> list[
         caption = "Correlation of two members' scores" if scored else "How often two members say the same"
         pictures.append(album.draw("agreement", caption, figure))
     return pictures
+
+
+def _drawn(names: Sequence[str], members: Mapping[str, Plain]) -> tuple[list[str], str]:
+    """The members whose curves are drawn, in their order, and words on which they are where some are not."""
+    if len(names) <= DRAWN:
+        return list(names), ""
+    known = all(_is_number(members[name].get("auroc")) for name in names)
+    best = sorted(names, key=lambda name: -members[name]["auroc"] if known else 0)[:DRAWN]
+    which = ", those with the highest AUROC" if known else ""
+    return [name for name in names if name in best], f". {DRAWN} of {len(names)} members{which}"
 
 
 def _errors(errors: Sequence[Plain], spans: bool) -> list[Block]:

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bertvision.report.outcomes import outcome_grid, outcomes
+from bertvision.report.sentences import over_seeds
 from bertvision.report.summary import PARAMETERS, Metric, Row, main_metric, metrics_of, summarise
 from bertvision.report.tables import Grid, member_grid
 
@@ -21,8 +22,9 @@ def console_table(
     """
     rows = summarise(scores)
     grid = outcome_grid(outcomes(rows)) if any(row.variant for row in rows) else _narrow(rows, metrics)
-    seeds = len({seed for row in rows for seed in row.seeds})
-    caption = f"mean ± sample standard deviation over {seeds} seeds" if seeds > 1 else "a single run"
+    several = any(len(row.seeds) > 1 for row in rows)
+    alone = "single runs" if len({row.variant for row in rows}) > 1 else "a single run"
+    caption = f"mean ± sample standard deviation over {over_seeds(rows)}" if several else alone
     table = Table(title=title, caption=caption, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column, text in enumerate(grid.heading):
         wordy = column in grid.words

@@ -8,7 +8,7 @@ from bertvision.report.document import Album, Block, Note, Picture, Pictures, Se
 from bertvision.report.front import front_figure
 from bertvision.report.paper import beside
 from bertvision.report.reading import Study
-from bertvision.report.summary import Metric, Row, main_metric, rows_by_kind
+from bertvision.report.summary import COSTS, Metric, Row, main_metric, rows_by_kind
 from bertvision.report.tables import (
     NOTHING,
     Cell,
@@ -21,19 +21,12 @@ from bertvision.report.tables import (
     score_cell,
 )
 
-COSTS = (
-    Metric("parameters", "Trained parameters", 0),
-    Metric("total_parameters", "All parameters", 0),
-    Metric("tuning_seconds", "Tuning s", 1),
-    Metric("head_seconds", "Head s", 1),
-    Metric("train_seconds", "Training s", 1),
-    Metric("infer_seconds", "Inference s", 1),
-    Metric("ms_per_question", "ms per question", 2),
-)
 FRONTS = (
     Metric("parameters", "trained parameters", 0),
     Metric("train_seconds", "seconds of training, tuning included", 0),
     Metric("ms_per_question", "milliseconds per question", 0),
+    Metric("total_parameters", "all parameters", 0),
+    Metric("disk_bytes", "bytes on disk", 0),
 )
 LEGEND = (
     "Trained parameters: what had to be learnt for this member beyond the checkpoint it stands on; the backbone's are "
@@ -84,7 +77,6 @@ def cost_grid(rows: Sequence[Row], metric: Metric, paper: Sequence[Mapping[str, 
     for cost in COSTS:
         columns.append(column(cost.label, (plain_cell(row.scores.get(cost.key), cost.digits) for row in rows)))
         columns.append(column(f"{cost.label}, paper", (paper_cell(entry, cost) for entry in published)))
-    columns.append(column("Peak memory", (_gib(row) for row in rows)))
     columns.append(column("On disk", (_bytes(row) for row in rows)))
     columns.append(column("Efficiency", (_efficiency(row) for row in rows)))
     return grid_of(columns)
@@ -110,11 +102,6 @@ def _bytes(row: Row) -> Cell:
             return Cell(f"{size:.3g} {unit}" if size < 100 else f"{size:.0f} {unit}", value)
         size /= 1000
     return Cell(f"{size:.2f} GB", value)
-
-
-def _gib(row: Row) -> Cell:
-    spread = row.scores.get("peak_memory_gib")
-    return Cell(NOTHING) if spread is None else Cell(f"{spread.mean:.2f} GiB", spread.mean)
 
 
 def _efficiency(row: Row) -> Cell:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-SHOWN_ELSEWHERE = {"title", "paper", "command", "started", "finished", "dropped", "variants"}
+SHOWN_ELSEWHERE = {"title", "paper", "command", "started", "finished", "dropped", "variants", "constant"}
 
 
 def fact_lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bertvision.evaluate.bootstrap import Interval
 from bertvision.report.paper import Entry, beside, member_of
-from bertvision.report.sentences import NOTHING_YET, count, listed
+from bertvision.report.sentences import NOTHING_YET, count, listed, over_seeds, side
 from bertvision.report.summary import ROLES, Metric, Row, best_of, judge, main_metric, metrics_of, rows_by_kind
 from bertvision.report.tables import (
     NOTHING,
@@ -81,8 +81,8 @@ def outcome_sentences(found: Sequence[Outcome]) -> list[str]:
     """Three sentences on several studies: what they are, where heads help, how far to trust it."""
     if not found:
         return [NOTHING_YET]
-    seeds = sorted({len(row.seeds) for one in found for row in one.rows.values()})
-    spread = "single runs" if seeds == [1] else f"means over {listed([str(number) for number in seeds])} seeds"
+    shown = [row for one in found for row in one.rows.values()]
+    spread = f"means over {over_seeds(shown)}" if any(len(row.seeds) > 1 for row in shown) else "single runs"
     picked = [judge([one.rows["head"]], one.metric) != one.metric.key for one in found if "head" in one.rows]
     how = (
         "on the tuning set, never on the data reported"
@@ -99,17 +99,17 @@ def outcome_sentences(found: Sequence[Outcome]) -> list[str]:
 def _gaining(found: Sequence[Outcome]) -> str:
     if not any("head" in one.rows for one in found):
         return "No heads were trained on them."
-    known = {one.name: one.interval for one in found if one.interval}
+    known = {one.name: side(one.rows["head"], one.metric) for one in found if one.interval}
     if not known:
         return "Intervals of what their best heads gain were not computed, so none of it can be called clear."
-    above = [name for name, interval in known.items() if interval.low > 0]
-    below = [name for name, interval in known.items() if interval.high < 0]
+    above = [name for name, where in known.items() if where > 0]
+    below = [name for name, where in known.items() if where < 0]
     if not above and not below:
         return f"In none of {len(known)} does the best head differ clearly from the backbone."
     sides = (("above", above), ("below", below))
     parts = [f"{side} the backbone in {len(names)} ({listed(names)})" for side, names in sides if names]
     rest = len(known) - len(above) - len(below)
-    held = f"; in {rest} the interval holds zero" if rest else ""
+    held = f"; in {rest} it does not differ clearly" if rest else ""
     return f"Of {len(known)}, the best head is clearly {' and '.join(parts)}{held}."
 
 

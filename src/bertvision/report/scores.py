@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from bertvision.report.curves import score_figure, share_figure
 from bertvision.report.document import Album, Block, Fold, Heading, Note, Picture, Pictures, Section, Table
 from bertvision.report.reading import Study
-from bertvision.report.summary import PARAMETERS, Metric, Row, main_metric, rows_by_kind
+from bertvision.report.summary import PARAMETERS, Metric, Row, main_metric, metrics_of, rows_by_kind
 from bertvision.report.tables import KINDS, THRESHOLD, member_grid, paper_grid
 
 LEGEND = (
@@ -13,8 +13,9 @@ LEGEND = (
     "paired by seed. Parameters: those that were trained."
 )
 INTERVALS = (
-    "95 % interval: of Δ, by paired bootstrap over the questions; in bold where it leaves zero out. Of twenty "
-    "differences that are none, one is expected to look clear."
+    "95 % interval: of Δ, by paired bootstrap over the questions; in bold where it leaves zero out. It resamples the "
+    "questions only: what another seed of the training would change is outside it. Of twenty differences that are "
+    "none, one is expected to look clear."
 )
 
 UNDER = {"tune": ", threshold tuned", "zero": ", threshold at zero"}
@@ -57,7 +58,7 @@ def _title(kind: str) -> str:
 
 
 def _notes(study: Study) -> list[str]:
-    notes = [LEGEND]
+    notes = [*_constant(study), LEGEND]
     if any(row.intervals for row in study.rows):
         notes.append(INTERVALS)
     notes += [*study.notes, *study.chosen]
@@ -65,6 +66,18 @@ def _notes(study: Study) -> list[str]:
         notes.append(f"No tuning set was given, so one was split off the training data: {study.source('tune')}.")
     sources = dict.fromkeys(str(entry["source"]) for entry in study.paper if entry.get("source"))
     return [*notes, *([f"Paper: {'; '.join(sources)}."] if sources else [])]
+
+
+def _constant(study: Study) -> list[str]:
+    """What nothing learnt would score, from the composition of the test set."""
+    known = dict(study.facts.get("constant") or {})
+    totals = [row.scores for row in study.rows if {"total", "NoAns_total", "f1"} <= row.scores.keys()]
+    if not known and totals:  # the official metric itself says how many questions have no answer
+        share = 100 * totals[0]["NoAns_total"].mean / totals[0]["total"].mean
+        known = {"says": "no answer", "exact": share, "f1": share}
+    shown = [metric for metric in metrics_of(study.rows) if isinstance(known.get(metric.key), int | float)]
+    scores = ", ".join(f"{metric.label} {known[metric.key]:.{metric.digits}f}" for metric in shown)
+    return [f"Nothing learnt: always saying “{known['says']}” scores {scores} on this test set."] if scores else []
 
 
 def _along(rows: Sequence[Row], metrics: Sequence[Metric], kind: str, album: Album) -> list[Picture]:

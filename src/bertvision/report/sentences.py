@@ -29,7 +29,7 @@ def _compared(rows: Sequence[Row], recipe: Mapping[str, Any]) -> str:
     points = [f"{point:g}" for point in dict.fromkeys(row.checkpoint for row in rows) if point is not None]
     parts = []
     for role, noun in (("head", "head"), ("ensemble", "ensemble")):
-        if number := len({row.family for row in rows if row.role == role}):
+        if number := len({row.head for row in rows if row.role == role}):
             parts.append(f"{count(number, noun)}{' on the states of all its layers' if role == 'head' else ''}")
     name = recipe.get("backbone", {}).get("name", "The backbone")
     text = f"{name} was compared with {listed(parts)}" if parts else f"{name} was scored"
@@ -70,31 +70,49 @@ def _at(point: float | None, rows: Sequence[Row], metric: Metric) -> str:
         of = f" of {len(others)} members" if len(others) > 1 else ""
         rank = f"the best{of} on the tuning set" if how.startswith("best") else f"{how}{of}"
         return f"{at}{best.member}, {rank}, has {against}{_apart(best, metric)}"
-    if not any(is_clear(row.intervals[metric.key]) for row in others if metric.key in row.intervals):
+    if not any(side(row, metric) for row in others):
         return (
             f"{at}no member differs clearly from the backbone ({how}: {best.member}, {against}, {gain(best, metric)})"
         )
-    if not is_clear(best.intervals[metric.key]):
-        clear = sum(is_clear(row.intervals[metric.key]) for row in others if metric.key in row.intervals)
+    if not side(best, metric):
+        clear = sum(side(row, metric) != 0 for row in others)
         rest = f"though {clear} of the others {'does' if clear == 1 else 'do'}"
         near = f"{best.member}, {how}, does not differ clearly from the backbone"
         return f"{at}{near} ({against}, {gain(best, metric)}), {rest}"
-    side = "above" if best.intervals[metric.key].low > 0 else "below"
-    return f"{at}{best.member}, {how}, is {side} the backbone ({against}, {gain(best, metric)})"
+    where = "above" if side(best, metric) > 0 else "below"
+    return f"{at}{best.member}, {how}, is {where} the backbone ({against}, {gain(best, metric)})"
+
+
+def side(row: Row, metric: Metric) -> int:
+    """1 if the row is clearly above the backbone, -1 if below: the interval leaves zero out, and so does every seed."""
+    known, apart = row.intervals.get(metric.key), row.differences.get(metric.key)
+    if known is None or not is_clear(known):
+        return 0
+    sign = 1 if known.low > 0 else -1
+    return sign if all(sign * value > 0 for value in (apart.values if apart else ())) else 0
 
 
 def gain(row: Row, metric: Metric) -> str:
-    """`+1.40, 95 % interval +0.30 to +2.50` of a row that has one."""
+    """`+1.40, 95 % interval +0.30 to +2.50, higher in 2 of 2 seeds` of a row that has an interval."""
     known = row.intervals[metric.key]
-    return f"{known.difference:+z.{metric.digits}f}, 95 % interval {interval_text(known, metric.digits)}"
+    between = f"95 % interval {interval_text(known, metric.digits)}"
+    return f"{known.difference:+z.{metric.digits}f}, {between}{_in_seeds(row, metric)}"
 
 
 def _apart(row: Row, metric: Metric) -> str:
     apart = row.differences.get(metric.key)
     if apart is None:
         return ""
-    seeds = f", higher in {sum(value > 0 for value in apart.values)} of {apart.n} seeds" if apart.n > 1 else ""
-    return f" for the backbone ({apart.mean:+z.{metric.digits}f}{seeds})"
+    return f" for the backbone ({apart.mean:+z.{metric.digits}f}{_in_seeds(row, metric)})"
+
+
+def _in_seeds(row: Row, metric: Metric) -> str:
+    """In how many seeds the difference has the sign of its mean, where there are several."""
+    apart = row.differences.get(metric.key)
+    if apart is None or apart.n < 2:
+        return ""
+    word, sign = ("higher", 1) if apart.mean >= 0 else ("lower", -1)
+    return f", {word} in {sum(sign * value > 0 for value in apart.values)} of {apart.n} seeds"
 
 
 def _score(row: Row | None, metric: Metric) -> str:
@@ -109,9 +127,10 @@ def _trust(rows: Sequence[Row], metric: Metric) -> str:
         named = "" if seeds[0] is None else f" (seed {seeds[0]})"
         how = f"This is a single run{named}, so how much chance there is in training cannot be told"
     else:
-        how = f"Scores are means over {len(seeds)} seeds, with the sample standard deviation after ±"
+        how = f"Scores are means over {over_seeds(rows)}, with the sample standard deviation after ±"
     if known:
-        how += "; intervals are over the questions (paired bootstrap)"
+        chance = "" if len(seeds) == 1 else ", so that the chance in training is outside them"
+        how += f"; intervals are over the questions (paired bootstrap){chance}"
     elif others:
         how += "; no interval was computed, so a small difference may be chance"
     if not others:
@@ -119,6 +138,13 @@ def _trust(rows: Sequence[Row], metric: Metric) -> str:
     if judge(others, metric) == metric.key:
         return f"{how}; the highest member is picked after the fact, on the data reported, which flatters it a little."
     return f"{how}; the best member is picked on the tuning set, never on the data reported."
+
+
+def over_seeds(rows: Sequence[Row]) -> str:
+    """`2 seeds`, or `1 to 2 seeds` where a study under way has more of them at one checkpoint than at another."""
+    numbers = [len(row.seeds) for row in rows]
+    low, high = min(numbers), max(numbers)
+    return f"{high} seeds" if low == high else f"{low} to {high} seeds"
 
 
 def count(number: int, noun: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from bertvision.evaluate.bootstrap import Interval
 from bertvision.report.paper import alone, beside, checkpoint_of, member_of
-from bertvision.report.summary import COSTS, Metric, Row, Spread, main_metric, metrics_of
+from bertvision.report.summary import COSTS, PARAMETERS, Metric, Row, Spread, main_metric, metrics_of
 
 KINDS = {
     "tune": "No-answer threshold chosen on the tuning set",
@@ -42,9 +42,10 @@ def member_grid(
     rows: Sequence[Row],
     metrics: Sequence[Metric] = (),
     paper: Iterable[Mapping[str, Any]] = (),
-    costs: Sequence[Metric] = (THRESHOLD, *COSTS),
+    costs: Sequence[Metric] = (THRESHOLD, PARAMETERS),
 ) -> Grid:
-    """One line per row. Published values stand beside ours; the difference to the backbone beside the main metric.
+    """One line per row. The main metric comes first, then the difference to the backbone; published values stand
+    beside ours.
 
     metrics: what to show; by default what the rows have. paper: {"checkpoint", "member", metric: value, "source"}.
     costs: further numbers, shown as a plain mean. Columns without a value are left out.
@@ -58,12 +59,13 @@ def member_grid(
         columns.append(column("Threshold from", (Cell(row.threshold_from or NOTHING) for row in rows)))
     if len({len(row.seeds) for row in rows}) > 1:  # a study under way: not every mean is over the same number of runs
         columns.append(column("Seeds", (Cell(str(len(row.seeds)), len(row.seeds)) for row in rows)))
-    for metric in metrics:
+    main = main_metric(metrics, rows) if metrics else None
+    for metric in sorted(metrics, key=lambda metric: metric != main):  # a narrow screen shows the first alone
         columns.append(column(metric.label, (score_cell(row, metric) for row in rows)))
-        columns.append(column(f"{metric.label}, paper", (paper_cell(entry, metric) for entry in published)))
-        if metrics and metric == main_metric(metrics, rows):
+        if metric == main:
             columns.append(column(f"Δ {metric.label}", (difference_cell(row, metric) for row in rows)))
             columns.append(column("95 % interval", (interval_cell(row, metric) for row in rows)))
+        columns.append(column(f"{metric.label}, paper", (paper_cell(entry, metric) for entry in published)))
     for cost in costs:
         if cost != THRESHOLD or any(row.threshold_from != "zero" for row in rows):
             columns.append(column(cost.label, (plain_cell(row.scores.get(cost.key), cost.digits) for row in rows)))

@@ -73,7 +73,7 @@ def _known(path: Path) -> list[dict[str, Any]]:
         found = read_json(path, "file of comparisons") if path.is_file() else []
     except UserError:
         return []
-    whole = isinstance(found, list) and all(isinstance(entry, dict) and ENTRY <= entry.keys() for entry in found)
+    whole = isinstance(found, list) and all(isinstance(entry, dict) and entry.keys() >= ENTRY for entry in found)
     return found if whole else []
 
 

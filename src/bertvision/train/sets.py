@@ -32,9 +32,7 @@ def note_sets(scores: Path, data: Mapping[str, Dataset]) -> None:
     write_json(sets_beside(scores), {split: digest(data[split]) for split in SPLITS})
 
 
-def refuse_other_sets(
-    scores: Iterable[Path], data: Mapping[str, Dataset], splits: Sequence[str] = SPLITS
-) -> None:
+def refuse_other_sets(scores: Iterable[Path], data: Mapping[str, Dataset], splits: Sequence[str] = SPLITS) -> None:
     """UserError if any of these files of scores is of other sets than `data`; where none are noted, they may be any."""
     noted = {path: sets_beside(path) for path in scores if sets_beside(path).is_file()}
     now = {split: digest(data[split]) for split in splits} if noted else {}
