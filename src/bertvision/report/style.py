@@ -34,15 +34,15 @@ p, ul, dl { max-width: 46rem; }
 .scroll { overflow-x: auto; margin: 1rem 0; }
 .scroll:focus-visible { outline: 2px solid var(--mark); }
 table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .3rem .5rem; text-align: right; white-space: nowrap; }
-th { border-bottom: 2px solid var(--rule); vertical-align: bottom; white-space: normal; min-width: 4.2rem; }
+th, td { padding: .3rem .38rem; text-align: right; white-space: nowrap; }
+th { border-bottom: 2px solid var(--rule); vertical-align: bottom; white-space: normal; min-width: 3rem; }
 th button { all: unset; cursor: pointer; color: var(--soft); font-weight: 600; }
 th button:hover, th button:focus-visible { color: var(--mark); text-decoration: underline; }
 th[aria-sort=ascending] button::after { content: " ↑"; }
 th[aria-sort=descending] button::after { content: " ↓"; }
 .word { text-align: left; }
 .name { position: sticky; left: 0; background: var(--paper); }
-td.long { white-space: normal; min-width: 15rem; }
+td.long { white-space: normal; min-width: 12rem; }
 tbody tr:hover, tbody tr:hover .name { background: var(--tint); }
 tr.starts td { border-top: 1px solid var(--rule); }
 td strong { color: var(--mark); }
@@ -56,7 +56,10 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1.25rem;
 dt { color: var(--soft); }
 dd { margin: 0; overflow-wrap: anywhere; }
 @media (max-width: 40rem) {
-  td.long { min-width: 8.5rem; }
+  td.long { min-width: 7rem; }
+  table { font-size: .8rem; }
+  th, td { padding: .3rem .25rem; }
+  th { min-width: 2.2rem; }
 }
 @media print {
   @page { size: landscape; margin: 12mm; }
