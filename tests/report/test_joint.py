@@ -139,7 +139,7 @@ def test_a_variant_under_way_is_reported_from_its_own_directory(glue):
     (glue / "RTE" / "comparisons.json").write_text(json.dumps([known]), encoding="utf-8")
     page = write_report(glue).read_text(encoding="utf-8")
     check_page(page)
-    assert "1 variant stand" in page and "No scores yet: nothing" not in page
+    assert "1 variant has scores: RTE." in page and "No scores yet: nothing" not in page
     assert "Of 1, the best head is clearly above the backbone in 1 (RTE)" in page
     assert "RTE: Not scored yet: seed 2 of 2." in page and "Not scored yet: variants CoLA, ../RTE." in page
     assert {row["variant"] for row in read_study(glue).scores} == {"RTE"}

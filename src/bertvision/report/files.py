@@ -119,7 +119,7 @@ def _read(path: Path, shape: Any, missing: list[str]) -> Any:
     try:
         value = read_json(path)
     except UserError as error:
-        missing.append(f"{path.name} is left out: {error}.")
+        missing.append(f"{path.name} is left out: {str(error).removeprefix(f'{path}: ')}.")
         return None
     return _sound(path.name, value, shape, missing)
 

@@ -89,8 +89,9 @@ def outcome_sentences(found: Sequence[Outcome]) -> list[str]:
         if all(picked)
         else "after the fact, which flatters them a little"
     )
+    stand = "stand side by side" if len(found) > 1 else "has scores"
     return [
-        f"{count(len(found), 'variant')} stand side by side: {listed([one.name for one in found])}.",
+        f"{count(len(found), 'variant')} {stand}: {listed([one.name for one in found])}.",
         _gaining(found),
         f"Scores are {spread}{f'; the best heads are picked {how}' if picked else ''}.",
     ]
