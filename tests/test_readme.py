@@ -76,7 +76,7 @@ def test_the_files_it_points_to_are_there():
 
 def test_the_python_in_it_runs():
     """Each piece by itself; a head that it registers can be built and used, and is taken out again."""
-    pieces = [text for kind, text in BLOCKS if kind == "python"]
+    pieces = [text for kind, text in BLOCKS if kind == "python" and ('"pocket"' not in text or has("marco"))]
     known = set(REGISTRY)
     try:
         for piece in pieces:

@@ -38,7 +38,8 @@ def place(tmp_path_factory) -> Path:
 
 
 def ask(place: Path, *words: object) -> Done:
-    return bertvision("ask", *words, cwd=place)
+    named = () if "--reader" in words else ("--reader", "runs/tiny/reader")
+    return bertvision("ask", *words, *named, cwd=place)
 
 
 def rows(done: Done) -> list[dict]:
@@ -46,7 +47,7 @@ def rows(done: Done) -> list[dict]:
     return [json.loads(line) for line in done.out.splitlines()]
 
 
-def test_json_from_a_text_with_the_newest_reader(place):
+def test_json_from_a_text(place):
     (row,) = rows(ask(place, "who was king", "--context", TEXT, "--json"))
     (found,) = row["answers"]
     assert row["question"] == "who was king"
@@ -55,7 +56,7 @@ def test_json_from_a_text_with_the_newest_reader(place):
 
 
 def test_several_files_and_the_places_in_them(place):
-    words = ("doc.txt", "--file", "book.pdf", "--top-k", 50, "--json", "--reader", "runs/tiny/reader")
+    words = ("doc.txt", "--file", "book.pdf", "--top-k", 50, "--json")
     found = rows(ask(place, "who was king", *words))[0]["answers"]
     assert {one["file"] for one in found} == {"doc.txt", "book.pdf"}
     assert {"line" in one for one in found if one["file"] == "doc.txt"} == {True}
@@ -98,12 +99,6 @@ def test_errors_are_one_line(words, part, place):
     assert (done.code, done.out) == (2, "")
     assert len(done.err.splitlines()) == 1
     assert part in done.err
-
-
-def test_without_any_reader(place, tmp_path):
-    done = ask(tmp_path, "who", "--context", "a")
-    assert done.code == 2
-    assert "run `make demo`, or name one" in done.err
 
 
 def test_help_does_not_wait_for_torch():

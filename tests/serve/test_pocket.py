@@ -10,7 +10,6 @@ from bertvision.cli import app
 from bertvision.data.squad import read_articles
 from bertvision.evaluate.squad import score
 from bertvision.files import load_tensors
-from bertvision.serve.ask import default_reader
 from bertvision.serve.directory import CARD, PACKAGED, read_config
 from real import DATA, marco, needs_squad
 
@@ -51,9 +50,10 @@ def test_its_card_says_what_it_was_trained_on_and_what_its_scores_are_not_worth(
         assert said in card, said
 
 
-def test_it_is_the_default(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    assert default_reader() == "pocket"
+@pytest.mark.parametrize("verb", ["ask", "serve"])
+def test_it_is_the_default(verb):
+    shown = CliRunner().invoke(app, [verb, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
+    assert "[default: pocket]" in shown.stdout
 
 
 def test_it_answers_and_says_where(pocket):

@@ -8,6 +8,8 @@ import typer
 
 from bertvision.cli.options import AsJson
 
+DEFAULT_READER = "pocket"  # comes with the package
+
 
 def ask(
     question: Annotated[str | None, typer.Argument(help="What is asked; not with --questions.")] = None,
@@ -20,8 +22,8 @@ def ask(
         Path | None, typer.Option(help="A file of questions: one per line, or JSON lines {question, context}.")
     ] = None,
     reader: Annotated[
-        str, typer.Option(help="A reader's directory or hub name; if not given, the newest in runs/.")
-    ] = "",
+        str, typer.Option(help="A reader's directory, such as runs/NAME/reader, or its name on the hub.")
+    ] = DEFAULT_READER,
     top_k: Annotated[int, typer.Option(min=1, help="How many answers to show.")] = 1,
     threshold: Annotated[
         float | None,
@@ -30,16 +32,15 @@ def ask(
     as_json: AsJson = False,
 ) -> None:
     """Answer questions from a text, from files or from stdin."""
-    from bertvision.serve.ask import answer, default_reader, gather, streams
+    from bertvision.serve.ask import answer, gather, streams
 
     queries = gather(question, context, [*(file or ()), *(files or ())], questions)
-    name = reader or default_reader()
     from rich.console import Console
 
     from bertvision.serve.reader import Reader
     from bertvision.serve.show import reading_bar, show_answers
 
-    loaded, console = Reader.from_pretrained(name), Console()
+    loaded, console = Reader.from_pretrained(reader), Console()
     with reading_bar(streams(queries)) as progress:
         for query, answers in answer(loaded, queries, top_k=top_k, threshold=threshold, progress=progress):
             if as_json:
@@ -50,8 +51,8 @@ def ask(
 
 def serve(
     reader: Annotated[
-        str, typer.Argument(help="A directory such as runs/NAME/reader, or a name; the newest of runs/ if not given.")
-    ] = "",
+        str, typer.Argument(help="A reader's directory, such as runs/NAME/reader, or its name on the hub.")
+    ] = DEFAULT_READER,
     host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for all this machine has.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 for any that is free.")] = 8000,
     token: Annotated[
@@ -67,7 +68,6 @@ def serve(
 ) -> None:
     """Answers over HTTP: a JSON API, documented at /docs, and a page to try it at /."""
     from bertvision.serve import server
-    from bertvision.serve.ask import default_reader
     from bertvision.serve.limits import Limits
 
     limits = Limits(
@@ -78,8 +78,7 @@ def serve(
         batch_tokens=batch_tokens,
         timeout=timeout,
     )
-    name = reader or default_reader()
-    server.serve(lambda: server.load_reader(name), host=host, port=port, limits=limits, token=token, page=page)
+    server.serve(lambda: server.load_reader(reader), host=host, port=port, limits=limits, token=token, page=page)
 
 
 def export(
@@ -88,7 +87,7 @@ def export(
     int8: Annotated[bool, typer.Option("--int8", help="Weights as 8-bit integers: smaller, a little off.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a reader as one ONNX file, which runs quicker and needs no encoder beside it."""
+    """Write a reader as one ONNX file that needs no encoder beside it."""
     from bertvision.serve.export import export as write
     from bertvision.serve.reader import Reader
 

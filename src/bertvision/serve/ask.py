@@ -69,18 +69,6 @@ def _batch(path: Path, documents: Sequence[Document]) -> list[Query]:
     return queries
 
 
-def default_reader() -> str:
-    """The reader to use if none is named: the one of the package, or the newest that a study has left in runs/."""
-    from bertvision.serve.directory import CONFIG, PACKAGED
-
-    if (PACKAGED / "pocket" / CONFIG).is_file():
-        return "pocket"
-    found = sorted(Path("runs").glob(f"*/reader/{CONFIG}"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        raise UserError("there is no reader yet; run `make demo`, or name one")
-    return str(found[-1].parent)
-
-
 def answer(
     reader: "Reader",
     queries: Sequence[Query],
