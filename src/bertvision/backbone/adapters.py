@@ -57,19 +57,22 @@ class Adapted(nn.Linear):
         return self.adapter(super().forward(x))
 
 
-def insert(model: PreTrainedModel, size: int, seed: int = 0) -> None:
-    """Puts two adapters of `size` into every block of `model`, in place. ALBERT's shared block gets one shared pair."""
+def insert(model: PreTrainedModel, size: int, seed: int | None = 0) -> None:
+    """Puts two adapters of `size` into every block of `model`, in place. ALBERT's shared block gets one shared pair.
+
+    seed: of their starting values; None leaves them unset, for whoever is about to fill them.
+    """
     if size < 1:
         raise UserError(f"adapters: a size of {size} is impossible; give 1 or more, for example 64")
     if adapter_size(model):
         raise UserError(
             f"adapters: the model already has adapters of size {adapter_size(model)}; start from a plain one"
         )
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed or 0)
     for block in projections(model):
         for name in (block.attention, block.feedforward):
             adapted = Adapted(model.get_submodule(name), size)  # type: ignore[arg-type]
-            if adapted.weight.device.type != "meta":
+            if seed is not None and adapted.weight.device.type != "meta":
                 adapted.adapter.reset(generator)
             model.set_submodule(name, adapted)
 

@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 import json
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,9 +12,10 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from bertvision.backbone.loading import find_encoder, load_model, load_tokenizer
+from bertvision.backbone.loading import fetch_again, find_encoder, load_model, load_tokenizer
 from bertvision.backbone.states import Reads, States, numbered
 from bertvision.data.batches import Batch, by_length
+from bertvision.errors import UserError
 
 # Tokens that go through the encoder at once where nothing learns: what they become on the way stays in the cache.
 SLICE = 1024
@@ -66,6 +68,14 @@ class Backbone(nn.Module):
         name: a local directory, an alias for weights carried by a package (`minilm`), or a hub name.
         """
         directory = find_encoder(name)
+        try:
+            return cls._read(directory, name)
+        except UserError as error:
+            # An alias is known to be good: what cannot be read is a damaged copy.
+            return cls._read(fetch_again(name, directory, error), name)
+
+    @classmethod
+    def _read(cls, directory: Path, name: str) -> "Backbone":
         model = load_model(directory, name)
         return cls(model, load_tokenizer(directory, name, model.config.vocab_size), name).eval()
 

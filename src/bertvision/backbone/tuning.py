@@ -49,10 +49,10 @@ class Plan:
     trainable: int
 
 
-def apply(model: PreTrainedModel, tuning: Tuning, seed: int = 0) -> Plan:
+def apply(model: PreTrainedModel, tuning: Tuning, seed: int | None = 0) -> Plan:
     """Prepares `model` for training, in place: inserts what `tuning` adds, and sets requires_grad on every parameter.
 
-    seed: decides the starting values of adapters and LoRA, and nothing else does.
+    seed: decides the starting values of adapters and LoRA, and nothing else does; None: they are about to be filled.
     """
     _check_layers(model, tuning.train_layers)
     base = count(model)
@@ -60,7 +60,7 @@ def apply(model: PreTrainedModel, tuning: Tuning, seed: int = 0) -> Plan:
     if tuning.adapters:
         adapters.insert(model, tuning.adapters, seed)
     if tuning.lora:
-        lora.insert(model, found, tuning.lora, seed)
+        lora.insert(model, found, tuning.lora, seed or 0)
     if _trains_all(model, tuning):
         model.requires_grad_(True)
     else:

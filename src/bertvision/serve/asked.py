@@ -1,9 +1,12 @@
 """What a caller may hand to a reader, in all its shapes -> pairs of strings, checked."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from typing import Any
 
-from bertvision.errors import UserError
+from bertvision.errors import UserError, nearest
+from bertvision.serve.config import TaskConfig
 
 Asked = str | Sequence[str] | Mapping[str, str] | Sequence[Mapping[str, str]] | None
 
@@ -11,6 +14,8 @@ Asked = str | Sequence[str] | Mapping[str, str] | Sequence[Mapping[str, str]] | 
 def pairs_of(question: Asked, context: str | Sequence[str] | None) -> tuple[list[tuple[str, str]], bool]:
     """(question, context) pairs, and whether several were asked for, so that a list is due even for one."""
     if isinstance(question, Mapping):
+        if context is not None:
+            raise UserError("context: is in the dictionary already; give it there or apart, not both")
         return [_pair(question)], False
     if context is None:
         if isinstance(question, Sequence) and not isinstance(question, str):
@@ -25,6 +30,7 @@ def pairs_of(question: Asked, context: str | Sequence[str] | None) -> tuple[list
 
 def text_pairs(a: str | Sequence[str], b: str | Sequence[str] | None) -> tuple[list[tuple[str, ...]], bool]:
     """Texts, or pairs of texts where there is a `b`, and whether several were given."""
+    _check_texts("texts", a)
     several = not isinstance(a, str) or not (b is None or isinstance(b, str))
     examples: list[tuple[str, ...]]
     if b is None:
@@ -46,13 +52,48 @@ def check_pairs(pairs: Sequence[tuple[str, str]]) -> None:
             raise UserError("question: is empty; ask something")
 
 
-def check_options(top_k: int, no_answer_threshold: float | None) -> None:
-    """UserError unless both are possible."""
-    if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1:
-        raise UserError(f"top_k: must be a whole number from 1 up, not {top_k!r}")
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How answers are wanted. limit: "no answer" where its probability lies above; None: by the reader's own threshold.
+    answer_tokens: the most an answer may have, 0: as the reader was tuned for."""
+
+    top_k: int = 1
+    limit: float | None = None
+    layers: bool = False
+    answer_tokens: int = 0
+
+    def over(self, config: TaskConfig) -> TaskConfig:
+        """A task's configuration with these options laid over it."""
+        if not self.answer_tokens:
+            return config
+        return replace(config, decoding=replace(config.decoding, answer_tokens=self.answer_tokens))
+
+
+def check_options(
+    top_k: Any = 1,
+    no_answer_threshold: Any = None,
+    layers: bool = False,
+    max_answer_len: Any = None,
+    handle_impossible_answer: bool | None = None,
+) -> Options:
+    """UserError unless all are possible. The last two are those of the pipeline that transformers had."""
+    for name, count in (("top_k", top_k), ("max_answer_len", 1 if max_answer_len is None else max_answer_len)):
+        if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
+            raise UserError(f"{name}: must be a whole number from 1 up, not {count!r}")
     limit = no_answer_threshold
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 <= limit <= 1):
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, Real) or not 0 <= limit <= 1):
         raise UserError(f"no_answer_threshold: must be a probability from 0 to 1, not {limit!r}")
+    if handle_impossible_answer is not None and not handle_impossible_answer:
+        if limit is not None:
+            raise UserError("handle_impossible_answer: False is no_answer_threshold = 1; give only one of them")
+        limit = 1.0
+    return Options(int(top_k), None if limit is None else float(limit), bool(layers), int(max_answer_len or 0))
+
+
+def refuse_unknown(options: Mapping[str, Any], known: Sequence[str]) -> None:
+    """UserError if there is any option."""
+    for name in options:
+        raise UserError(f"{name}: a reader has no such option; {nearest(name, known)}")
 
 
 def _pair(one: Any) -> tuple[str, str]:
@@ -65,9 +106,8 @@ def _aligned(
     name: str, ones: str | Sequence[Any], other: str, twos: str | Sequence[Any]
 ) -> tuple[list[Any], list[Any]]:
     """Both as lists of one length; a single string goes with every entry of the other."""
-    for what, value in ((name, ones), (other, twos)):
-        if not isinstance(value, str) and not isinstance(value, Sequence):
-            raise UserError(f"{what}: must be a string or a list of strings, not {type(value).__name__}")
+    _check_texts(name, ones)
+    _check_texts(other, twos)
     if isinstance(ones, str):
         ones = [ones] * (1 if isinstance(twos, str) else len(twos))
     if isinstance(twos, str):
@@ -77,6 +117,11 @@ def _aligned(
             f"{name} and {other}: lists of {len(ones)} and {len(twos)}; give as many of one as of the other"
         )
     return list(ones), list(twos)
+
+
+def _check_texts(what: str, value: Any) -> None:
+    if not isinstance(value, Sequence) or isinstance(value, bytes):
+        raise UserError(f"{what}: must be a string or a list of strings, not {type(value).__name__}")
 
 
 def _check_string(what: str, value: Any) -> None:

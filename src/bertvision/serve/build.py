@@ -16,6 +16,7 @@ from bertvision.serve.card import write_card
 from bertvision.serve.config import Cutting, Decoding, Ensemble, ReaderConfig, TaskConfig
 from bertvision.serve.engine import TorchEngine
 from bertvision.serve.reader import Reader
+from bertvision.serve.weights import lasting
 from bertvision.train.bank import HeadBank, bank_path
 from bertvision.train.finetune import Checkpoint
 from bertvision.train.study import Study
@@ -121,7 +122,7 @@ def _assemble(run: Path, choice: Choice) -> Reader:
     if about["step"] == 0 and not (tuning["adapters"] or tuning["lora"]):
         tuning = {}  # the encoder as it came
     tasks = {name: _task_config(recipe, choice, study.task.facts())}
-    config = ReaderConfig(_lasting(recipe.backbone.name), fingerprint, tuning, tasks)
+    config = ReaderConfig(lasting(recipe.backbone.name), fingerprint, tuning, tasks)
     notes = {name: {"entries": entries, "outputs": study.task.outputs}}
     card = write_card(recipe.title or run.name, config, choice.row, study.record.read())
     return Reader(config, TorchEngine(backbone, {name: heads}, tasks), about=notes, card=card, name=run.name)
@@ -173,9 +174,3 @@ def _task_config(recipe: Recipe, choice: Choice, facts: Mapping[str, Any]) -> Ta
         tuple(facts.get("labels", ())),
         (float(low), float(high)),
     )
-
-
-def _lasting(backbone: str) -> str:
-    """A backbone's name that means the same from any directory."""
-    path = Path(backbone).expanduser()
-    return str(path.resolve()) if (path / "config.json").is_file() else backbone

@@ -1,36 +1,30 @@
-"""A reader on disk: config.json, heads.safetensors, encoder.safetensors (what tuning changed) and README.md."""
+"""The directory of a reader: where it is found, which files it may hold, and its checked configuration."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
-from torch import Tensor
-
-from bertvision.backbone import trained
-from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.hub import fetch_folder
-from bertvision.backbone.tuning import Tuning
 from bertvision.errors import UserError
-from bertvision.files import fitting, load_tensors, read_json, replacing, save_tensors, write_json, write_text
-from bertvision.heads import Head, build_head
+from bertvision.files import read_json
 from bertvision.serve.config import ReaderConfig
-from bertvision.serve.onnx_engine import GRAPH, TOKENIZER
 
 CONFIG, ENCODER, HEADS, CARD = "config.json", "encoder.safetensors", "heads.safetensors", "README.md"
+GRAPH, TOKENIZER = "model.onnx", "tokenizer.json"  # of an exported one
 FILES = (CONFIG, ENCODER, HEADS, GRAPH, TOKENIZER, CARD)  # all that a reader may consist of, exported or not
 PACKAGED = Path(__file__).parent / "readers"  # readers that come with the package, by name
 Storage = Literal["fp32", "fp16"]
 
 
 def find_reader(name: str) -> Path:
-    """The directory of a reader: a local one, one that comes with the package, or one fetched from the hub."""
+    """The directory of a reader: a local one, one that comes with the package, or one fetched from the hub.
+
+    A directory that has only the name of a packaged reader, and no reader in it, is not meant.
+    """
     path = Path(name).expanduser()
-    if path.is_dir():
+    packaged = Path(name).name == name and (PACKAGED / name / CONFIG).is_file()
+    if path.is_dir() and not (packaged and not (path / CONFIG).is_file()):
         return path
-    if (PACKAGED / name / CONFIG).is_file() and Path(name).name == name:
+    if packaged:
         return PACKAGED / name
     if path.exists():
         raise UserError(f"{name}: is a file; name the directory of a reader")
@@ -41,101 +35,13 @@ def find_reader(name: str) -> Path:
     raise UserError(f"{name}: no such reader, neither a directory nor on the hub; `bertvision study RECIPE` makes one")
 
 
+def is_exported(directory: Path) -> bool:
+    """Whether a reader's directory holds an ONNX graph and nothing that torch could run."""
+    return (directory / GRAPH).is_file() and not (directory / HEADS).is_file()
+
+
 def read_config(directory: Path) -> ReaderConfig:
     """The checked config.json of a reader."""
     if not (directory / CONFIG).is_file():
         raise UserError(f"{directory}: not a reader (no {CONFIG}); `bertvision study RECIPE` leaves one in RUN/reader")
     return ReaderConfig.from_json(read_json(directory / CONFIG, "reader's configuration"), str(directory / CONFIG))
-
-
-def load_backbone(directory: Path, config: ReaderConfig, name: str | None = None) -> Backbone:
-    """The encoder of a reader with its tuning laid over. name: where the untuned one is now, if it has moved."""
-    try:
-        backbone = Backbone.load(name or config.backbone)
-    except UserError as error:
-        raise UserError(f"{directory}: its backbone is missing: {error}; or give backbone=PATH") from None
-    if backbone.fingerprint != config.fingerprint:
-        found, wanted = backbone.fingerprint[:12], config.fingerprint[:12]
-        raise UserError(
-            f"{directory}: the backbone {name or config.backbone} has other weights (fingerprint {found}…) than the "
-            f"one this reader was made with ({wanted}…); get that one, or make the reader again"
-        )
-    if config.tuning:
-        trained.load(backbone.model, directory / ENCODER)
-    backbone.name = config.backbone
-    return backbone.eval()
-
-
-def load_heads(
-    directory: Path, config: ReaderConfig, backbone: Backbone
-) -> tuple[dict[str, dict[str, Head]], dict[str, Any]]:
-    """{task's name: {head's name: head}}, in eval mode, and what was noted with them (see `write_reader`)."""
-    path = directory / HEADS
-    tensors, about = load_tensors(path, "file of heads")
-    found: dict[str, dict[str, Head]] = {}
-    with fitting(path, "file of heads"):
-        for name, task in config.tasks.items():
-            entries, outputs = about[name]["entries"], about[name]["outputs"]
-            found[name] = {}
-            for key in task.heads:
-                head = build_head(
-                    entries[key], layers=backbone.layers, width=backbone.width, task=task.task, outputs=outputs
-                )
-                head.load_state_dict(_under(f"{name}/{key}/", tensors))
-                found[name][key] = head.eval()
-    return found, about
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
-
-
-def write_reader(
-    directory: Path,
-    config: ReaderConfig,
-    backbone: Backbone,
-    heads: Mapping[str, Mapping[str, Head]],
-    about: Mapping[str, Any],
-    card: str,
-    storage: Storage = "fp32",
-) -> None:
-    """Writes a reader; config.json goes first and comes last, so that what is half written is no reader.
-
-    about: {task's name: {"entries": {head's name: its recipe table}, "outputs": n}}. storage: fp16 halves the files;
-    the reader computes in fp32 all the same.
-    """
-    if storage not in ("fp32", "fp16"):
-        raise UserError(f"storage: {storage!r} is neither fp32 nor fp16")
-    (directory / CONFIG).unlink(missing_ok=True)
-    tensors = {
-        f"{name}/{key}/{parameter}": _stored(tensor, storage)
-        for name, own in heads.items()
-        for key, head in own.items()
-        for parameter, tensor in head.state_dict().items()
-    }
-    save_tensors(directory / HEADS, tensors, about)
-    if config.tuning:
-        _write_encoder(directory / ENCODER, backbone, Tuning(**config.tuning), storage)
-    else:
-        (directory / ENCODER).unlink(missing_ok=True)
-    write_text(directory / CARD, card)
-    write_json(directory / CONFIG, config.to_json())
-
-
-def _write_encoder(path: Path, backbone: Backbone, tuning: Tuning, storage: Storage) -> None:
-    with replacing(path) as scratch:
-        trained.save(backbone.model, tuning, scratch)
-        if storage == "fp16":
-            with safe_open(scratch, framework="pt") as file:
-                header = file.metadata()
-                tensors = {key: _stored(file.get_tensor(key), storage) for key in file.keys()}  # noqa: SIM118
-            save_file(tensors, scratch, metadata=header)
-
-
-def _stored(tensor: Tensor, storage: Storage) -> Tensor:
-    if storage == "fp32" or not tensor.is_floating_point():
-        return tensor
-    half = tensor.detach().half()
-    if not torch.isfinite(half).all():
-        raise UserError("storage: a weight is too large for fp16; save as fp32")
-    return half

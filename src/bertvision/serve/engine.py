@@ -2,19 +2,20 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from bertvision.backbone.backbone import Backbone
-from bertvision.backbone.packed import packed
 from bertvision.backbone.states import States
 from bertvision.data.batches import Batch
 from bertvision.evaluate.ensemble import combine
 from bertvision.heads import Head
 from bertvision.serve.config import TaskConfig
+
+if TYPE_CHECKING:  # it brings transformers along, which an exported reader can do without
+    from bertvision.backbone.backbone import Backbone
 
 
 class Engine(Protocol):
@@ -36,8 +37,10 @@ class TorchEngine:
     """Encoder and heads in torch. heads: {task's name: {head's name: head}}; tasks: their configurations."""
 
     def __init__(
-        self, backbone: Backbone, heads: Mapping[str, Mapping[str, Head]], tasks: Mapping[str, TaskConfig]
+        self, backbone: "Backbone", heads: Mapping[str, Mapping[str, Head]], tasks: Mapping[str, TaskConfig]
     ) -> None:
+        from bertvision.backbone.packed import packed
+
         self.backbone, self.tasks = backbone.eval(), dict(tasks)
         self._frozen = packed(backbone)
         self.heads = {name: {key: head.eval() for key, head in own.items()} for name, own in heads.items()}

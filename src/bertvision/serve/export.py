@@ -12,13 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from bertvision.backbone.plain import plain_attention
+from bertvision.backbone.trained import trained_state
 from bertvision.data.batches import Batch
 from bertvision.errors import UserError
 from bertvision.files import replacing, write_json, write_text
 from bertvision.serve import directory
+from bertvision.serve.config import ReaderConfig
 from bertvision.serve.engine import TorchEngine
-from bertvision.serve.onnx_engine import GRAPH, NOTES, TOKENIZER, need, output_name
+from bertvision.serve.directory import GRAPH, TOKENIZER
+from bertvision.serve.onnx_engine import NOTES, need, output_name
 from bertvision.serve.reader import Reader
+from bertvision.serve.seal import config_digest, stored_digest, weights_digest
+from bertvision.serve.weights import head_tensors
 
 OPSET = 20  # the first that has GELU as one operation
 LARGEST = 2_000_000_000  # bytes; a file of this format cannot be larger
@@ -55,12 +60,15 @@ def export(reader: Reader, out: Path, *, int8: bool = False) -> Path:
     size = sum(tensor.numel() * tensor.element_size() for tensor in members.state_dict().values())
     if size > LARGEST:
         raise UserError(f"export: {size / 1e9:.1f} GB of weights do not fit into one ONNX file (2 GB); keep torch")
+    notes = _notes(reader.config, reader.engine)
+    if stored_digest(out, reader.config) not in ("", notes["weights"]):
+        raise UserError(f"{out}: holds another reader; choose another directory for the exported one")
     (out / directory.CONFIG).unlink(missing_ok=True)  # gone first, back last: what is half written is no reader
     with replacing(out / GRAPH) as scratch:
         _write_graph(members, scratch)
         if int8:
             _quantise(scratch)
-        _add_notes(scratch, {"pad": reader.engine.pad, "longest": reader.engine.longest, "int8": int8})
+        _add_notes(scratch, {"int8": int8, **notes})
     with replacing(out / TOKENIZER) as scratch:
         reader.engine.tokenizer.save(str(scratch))
     write_text(out / directory.CARD, reader.card)
@@ -97,7 +105,14 @@ def _quantise(path: Path) -> None:
         )
 
 
-def _add_notes(path: Path, notes: dict[str, int | bool]) -> None:
+def _notes(config: ReaderConfig, engine: TorchEngine) -> dict[str, int | str]:
+    """What a batch must be like, and which reader the graph was made from."""
+    encoder = trained_state(engine.backbone.model) if config.tuning else {}
+    weights = weights_digest(head_tensors(engine.heads), encoder)
+    return {"pad": engine.pad, "longest": engine.longest, "config": config_digest(config), "weights": weights}
+
+
+def _add_notes(path: Path, notes: dict[str, int | str]) -> None:
     import onnx
 
     model = onnx.load(path)

@@ -1,6 +1,7 @@
 """Several readers on one encoder -> one reader: a single backbone pass then serves all of their tasks."""
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,9 @@ from bertvision.errors import UserError
 from bertvision.serve.config import ReaderConfig
 from bertvision.serve.engine import TorchEngine
 
+FRONT = re.compile(r"\A---\n.*?^---$", re.DOTALL | re.MULTILINE)
+LICENCE = re.compile(r"^license: (.+)$", re.MULTILINE)
+HEADING = re.compile(r"^(?=#)", re.MULTILINE)
 Part = tuple[ReaderConfig, TorchEngine, Mapping[str, Any]]
 
 
@@ -28,6 +32,17 @@ def join(parts: Mapping[str, Part]) -> tuple[ReaderConfig, TorchEngine, dict[str
         (own,) = other.tasks
         tasks[name], heads[name], about[name] = other.tasks[own], its_engine.heads[own], its_about[own]
     return dataclasses.replace(config, tasks=tasks), TorchEngine(engine.backbone, heads, tasks), about
+
+
+def join_cards(cards: Mapping[str, str]) -> str:
+    """One card of several, {name of a task: a reader's card}: all that they say, each under its task."""
+    found = {name: FRONT.sub("", card).strip() for name, card in cards.items()}
+    licences = sorted({licence for card in cards.values() for licence in LICENCE.findall(card)})
+    front = ["library_name: bertvision", *(f"license: {one}" for one in licences if len(licences) == 1)]
+    if len(licences) > 1:
+        front += ["license: other", f"license_name: {' and '.join(licences)}"]
+    parts = [f"# {name}\n\n{HEADING.sub('#', text)}" for name, text in found.items()]
+    return "\n".join(["---", *front, "---\n\n"]) + "\n\n".join(parts) + "\n"
 
 
 def _difference(config: ReaderConfig, engine: TorchEngine, other: ReaderConfig, its: TorchEngine) -> str:

@@ -3,7 +3,7 @@
 import importlib
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,32 +14,35 @@ from torch import Tensor
 
 from bertvision.data.batches import Batch
 from bertvision.errors import UserError
-from bertvision.serve.config import ReaderConfig, TaskConfig
+from bertvision.serve.config import ReaderConfig
+from bertvision.serve.directory import GRAPH, TOKENIZER
 from bertvision.serve.engine import Engine, blend
+from bertvision.serve.seal import check_seal
 
-GRAPH, TOKENIZER = "model.onnx", "tokenizer.json"
 NOTES = "bertvision"  # the entry of the graph's metadata that holds what a batch must be like, as JSON
 
 
 class OnnxEngine:
     """The engine in a directory with model.onnx and tokenizer.json; see `engine.Engine`."""
 
-    def __init__(self, directory: Path, tasks: Mapping[str, TaskConfig]) -> None:
-        self.tasks = dict(tasks)
+    def __init__(self, directory: Path, config: ReaderConfig) -> None:
+        self.tasks = config.tasks
         if not (directory / GRAPH).is_file():
             raise UserError(f"{directory}: has no {GRAPH}; `bertvision export READER --out DIR` writes one")
         session = _session(directory / GRAPH)
         try:
             notes = json.loads(session.get_modelmeta().custom_metadata_map[NOTES])
             self.pad, self.longest = int(notes["pad"]), int(notes["longest"])
+            seal = {"config": str(notes["config"]), "weights": str(notes["weights"])}
             self.tokenizer = Tokenizer.from_file(str(directory / TOKENIZER))
         except Exception as error:  # the tokenizer's reader raises plain Exceptions
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"{directory}: damaged, or not an exported reader ({reason}); export it again") from None
         outputs = {output.name for output in session.get_outputs()}
-        wanted = {output_name(name, key) for name, config in tasks.items() for key in config.ensemble.members}
+        wanted = {output_name(name, key) for name, task in self.tasks.items() for key in task.ensemble.members}
         if lacking := sorted(wanted - outputs):
             raise UserError(f"{directory / GRAPH}: does not compute {lacking[0]}; export the reader again")
+        check_seal(directory, config, seal)
         self._session, self._inputs = session, [given.name for given in session.get_inputs()]
         # One pass at a time: each uses all cores anyway, and two at once would only fight for them.
         self._turn = threading.Lock()
@@ -57,11 +60,13 @@ class OnnxEngine:
         }
 
 
-def onnx_engine(directory: Path, config: ReaderConfig, backbone: str | None) -> tuple[Engine, dict[str, Any]]:
+def onnx_engine(
+    directory: Path, config: ReaderConfig, backbone: str | None
+) -> tuple[ReaderConfig, Engine, dict[str, Any]]:
     """The engine of an exported reader, for `Reader.from_pretrained`. The graph holds its own backbone."""
     if backbone is not None:
         raise UserError('backbone: an exported reader carries its own; leave it out, or use engine="torch"')
-    return OnnxEngine(directory, config.tasks), {}
+    return config, OnnxEngine(directory, config), {}
 
 
 def need(module: str) -> ModuleType:

@@ -1,5 +1,6 @@
 """Reader: what a study leaves for users. Questions in, answers out; texts in, labels and scores out."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,17 +10,18 @@ from bertvision.backbone.hub import upload_folder
 from bertvision.data.batches import by_length, collate
 from bertvision.data.windows import Windows, make_windows
 from bertvision.errors import UserError, nearest
-from bertvision.serve import directory, joining
-from bertvision.serve.asked import Asked, check_options, check_pairs, pairs_of, text_pairs
+from bertvision.serve import directory
+from bertvision.serve.asked import Asked, Options, check_options, check_pairs, pairs_of, refuse_unknown, text_pairs
 from bertvision.serve.config import ReaderConfig, TaskConfig
 from bertvision.serve.engine import Engine, TorchEngine
 from bertvision.serve.layers import layer_shares
-from bertvision.serve.onnx_engine import GRAPH, onnx_engine
+from bertvision.serve.onnx_engine import onnx_engine
 from bertvision.serve.spans import as_records, find_spots, rank, span_collector
 from bertvision.serve.texts import cut_texts, results, text_collector
 
 BATCH_TOKENS = 1024  # of all layers at once: what heads read of them stays in the cache
 Progress = Callable[[int, int], None]
+KEYWORDS = ("top_k", "no_answer_threshold", "layers", "max_answer_len", "handle_impossible_answer")
 
 
 class Reader:
@@ -31,7 +33,7 @@ class Reader:
     def __init__(
         self, config: ReaderConfig, engine: Engine, *, about: Mapping[str, Any], card: str = "", name: str = "reader"
     ) -> None:
-        """about: how its heads are built, see directory.write_reader. card: its README.md."""
+        """about: how its heads are built, see weights.write_reader. card: its README.md."""
         self.config, self.engine = config, engine
         self.about, self.card, self.name = dict(about), card, name
 
@@ -45,24 +47,30 @@ class Reader:
         place = directory.find_reader(str(name))
         config = directory.read_config(place)
         if engine == "auto":
-            engine = "onnx" if (place / GRAPH).is_file() and not (place / directory.HEADS).is_file() else "torch"
+            engine = "onnx" if directory.is_exported(place) else "torch"
         if engine not in ENGINES:
             raise UserError(f"engine: there is none called {engine!r}; {nearest(engine, [*ENGINES, 'auto'])}")
-        found, about = ENGINES[engine](place, config, backbone)
+        config, found, about = ENGINES[engine](place, config, backbone)
         card = place / directory.CARD
         text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
         return cls(config, found, about=about, card=text, name=Path(name).name or str(name))
 
     def save_pretrained(self, path: str | Path, *, storage: directory.Storage = "fp32") -> Path:
         """Writes the reader to a directory. storage: "fp16" halves its files."""
+        from bertvision.serve.weights import write_reader
+
         engine = self._torch("saving")
-        directory.write_reader(
-            Path(path), self.config, engine.backbone, engine.heads, self.about, self.card, storage=storage
-        )
+        write_reader(Path(path), self.config, engine.backbone, engine.heads, self.about, self.card, storage=storage)
         return Path(path)
 
     def push_to_hub(self, name: str, *, private: bool = False, storage: directory.Storage = "fp16") -> str:
         """Uploads the reader to the hub as `name` ("user/name"); its address."""
+        self._torch("push_to_hub")
+        if Path(self.config.backbone).is_absolute():
+            raise UserError(
+                f"push_to_hub: its backbone is {self.config.backbone}, which only this machine has; upload that encoder "
+                'first, and load the reader with backbone="its name on the hub"'
+            )
         with TemporaryDirectory() as scratch:
             return upload_folder(self.save_pretrained(scratch, storage=storage), name, private=private)
 
@@ -72,11 +80,11 @@ class Reader:
 
         They must stand on the same encoder with the same tuning, such as none.
         """
-        config, engine, about = joining.join(
-            {name: (r.config, r._torch("joining"), r.about) for name, r in readers.items()}
-        )
-        first = next(iter(readers.values()))
-        return cls(config, engine, about=about, card=first.card, name=" + ".join(r.name for r in readers.values()))
+        from bertvision.serve.joining import join, join_cards
+
+        config, engine, about = join({name: (r.config, r._torch("joining"), r.about) for name, r in readers.items()})
+        card = join_cards({name: one.card for name, one in readers.items()})
+        return cls(config, engine, about=about, card=card, name=" + ".join(r.name for r in readers.values()))
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -91,6 +99,9 @@ class Reader:
         top_k: int = 1,
         no_answer_threshold: float | None = None,
         layers: bool = False,
+        max_answer_len: int | None = None,
+        handle_impossible_answer: bool | None = None,
+        **unknown: Any,
     ) -> Any:
         """The answer to a question on a context, or a list of them.
 
@@ -99,13 +110,17 @@ class Reader:
         top_k: how many answers; with more than 1, a list, best first.
         no_answer_threshold: "no answer" is said where its probability lies above, 0 to 1; by default where the reader's
         own tuning says so. layers: adds "layers", the share of each layer in the answer, embedding output first.
+        max_answer_len: most tokens of an answer. handle_impossible_answer: False never says "no answer".
 
         A dictionary {"answer", "score", "start", "end", "no_answer_score"}: context[start:end] is the answer; score and
-        no_answer_score are its probability, and that of there being none, among all candidates. No answer: "", 0, 0.
+        no_answer_score are its probability, and that of there being none, among the best candidates, of which a reader
+        keeps a fixed number. No answer: "", 0, 0.
         """
+        refuse_unknown(unknown, KEYWORDS)
+        options = check_options(top_k, no_answer_threshold, layers, max_answer_len, handle_impossible_answer)
         pairs, several = pairs_of(question, context)
-        found = self.answers(pairs, top_k=top_k, no_answer_threshold=no_answer_threshold, layers=layers)
-        shaped: list[Any] = [ranked[0] for ranked in found] if top_k == 1 else list(found)
+        found = self._answers(pairs, options)
+        shaped: list[Any] = [ranked[0] for ranked in found] if options.top_k == 1 else list(found)
         return shaped if several else shaped[0]
 
     def answers(
@@ -121,10 +136,7 @@ class Reader:
 
         progress: called with the tokens read so far and in all.
         """
-        check_options(top_k, no_answer_threshold)
-        check_pairs(pairs)
-        name = self._task("spans")
-        return self._read(pairs, [name], top_k, no_answer_threshold, layers, progress)[name]
+        return self._answers(pairs, check_options(top_k, no_answer_threshold, layers), progress)
 
     def everything(
         self, pairs: Sequence[tuple[str, str]], *, top_k: int = 1, no_answer_threshold: float | None = None
@@ -133,9 +145,9 @@ class Reader:
 
         Windows are those of the spans. Results are as from `answers`, `classify` and `similarity`.
         """
-        check_options(top_k, no_answer_threshold)
+        options = check_options(top_k, no_answer_threshold)
         check_pairs(pairs)
-        found = self._read(pairs, list(self.tasks), top_k, no_answer_threshold, layers=False)
+        found = self._read(pairs, list(self.tasks), options)
         return [dict(zip(found, results)) for results in zip(*found.values())]
 
     def tokens(self, pairs: Sequence[tuple[str, str]]) -> list[int]:
@@ -168,17 +180,20 @@ class Reader:
         found = self._one_pass(examples, name)
         return found if several else found[0]
 
+    def _answers(self, pairs: Sequence[tuple[str, str]], options: Options, progress: Progress | None = None) -> Any:
+        check_pairs(pairs)
+        name = self._task("spans")
+        return self._read(pairs, [name], options, progress)[name]
+
     def _read(
         self,
         pairs: Sequence[tuple[str, str]],
         names: Sequence[str],
-        top_k: int,
-        limit: float | None,
-        layers: bool,
+        options: Options,
         progress: Progress | None = None,
     ) -> dict[str, list[Any]]:
         """{task's name: a result per pair}, all from one pass over the windows of the first task that has spans."""
-        configs = self.config.tasks
+        configs, top_k = {name: options.over(self.config.tasks[name]) for name in names}, options.top_k
         cutting = next((configs[name] for name in names if configs[name].task == "spans"), configs[names[0]])
         records, windows = self._windows(pairs, cutting)
         collectors: dict[str, Any] = {
@@ -194,8 +209,8 @@ class Reader:
             if config.task != "spans":
                 found[name] = results(kept, windows)
             else:
-                rankings = [rank(kept, row, pair[1], config, top_k, limit) for row, pair in enumerate(pairs)]
-                if layers and rankings:
+                rankings = [rank(kept, row, pair[1], config, top_k, options.limit) for row, pair in enumerate(pairs)]
+                if options.layers and rankings:
                     self._add_layers(name, collector, rankings)
                 found[name] = [ranking.answers for ranking in rankings]
         return found
@@ -245,17 +260,23 @@ class Reader:
 
     def _torch(self, what: str) -> TorchEngine:
         if not isinstance(self.engine, TorchEngine):
-            raise UserError(f'{what}: only with engine="torch"; load the reader with it')
+            raise UserError(f'{what}: an exported reader cannot; load the one it was made from, with engine="torch"')
         return self.engine
 
 
-def _torch_engine(place: Path, config: ReaderConfig, backbone: str | None) -> tuple[Engine, dict[str, Any]]:
-    encoder = directory.load_backbone(place, config, backbone)
-    heads, about = directory.load_heads(place, config, encoder)
-    return TorchEngine(encoder, heads, config.tasks), about
+Loaded = tuple[ReaderConfig, Engine, dict[str, Any]]
 
 
-ENGINES: dict[str, Callable[[Path, ReaderConfig, str | None], tuple[Engine, dict[str, Any]]]] = {
-    "torch": _torch_engine,
-    "onnx": onnx_engine,
-}
+def _torch_engine(place: Path, config: ReaderConfig, backbone: str | None) -> Loaded:
+    from bertvision.serve.weights import lasting, load_backbone, load_heads
+
+    if directory.is_exported(place):
+        raise UserError(f'{place}: is an exported reader; run it with engine="onnx", or load the one it was made from')
+    encoder = load_backbone(place, config, backbone)
+    heads, about = load_heads(place, config, encoder)
+    if backbone is not None:  # to be found there again by whoever loads what is saved
+        config = dataclasses.replace(config, backbone=lasting(backbone))
+    return config, TorchEngine(encoder, heads, config.tasks), about
+
+
+ENGINES: dict[str, Callable[[Path, ReaderConfig, str | None], Loaded]] = {"torch": _torch_engine, "onnx": onnx_engine}

@@ -43,23 +43,28 @@ def as_records(pairs: Sequence[tuple[str, str]]) -> list[Record]:
 
 
 def span_collector(records: Sequence[Record], windows: Windows, config: TaskConfig, top_k: int) -> SpanCollector:
-    """What takes the logits; it keeps at least `top_k` candidates per question."""
+    """What takes the logits; it keeps `top_k` candidates per question, but no more than a window has spans."""
     rule = cast(Literal["joint", "independent"], config.decoding.rule)
-    nbest, answer_tokens = max(config.decoding.nbest, top_k), config.decoding.answer_tokens
+    longest = int(windows.lengths.max(initial=1))
+    answer_tokens = min(config.decoding.answer_tokens, longest)
+    nbest = min(max(config.decoding.nbest, top_k), longest * answer_tokens)
     return SpanCollector(records, windows, nbest=nbest, answer_tokens=answer_tokens, rule=rule)
 
 
-def probabilities(scores: NDArray[np.float64], no_answer: float, threshold: float) -> tuple[NDArray, float]:
-    """Of the candidates (K,), and of there being no answer: a softmax over all of them.
+def probabilities(
+    scores: NDArray[np.float64], no_answer: float, threshold: float, among: int
+) -> tuple[NDArray[np.float64], float]:
+    """Of the candidates (K,), and of there being no answer: a softmax over the first `among` of them and the latter.
 
     scores: (K,) best first, finite. no_answer: null score minus best score; it counts from `threshold` on, so that at
-    the threshold "no answer" and the best span are equally probable.
+    the threshold "no answer" and the best span are equally probable. among: fixed, so that a probability does not
+    depend on how many are asked for; those behind come on top.
     """
     if not len(scores):
         return scores, 1.0
     alternatives = np.append(scores - scores[0], no_answer - threshold)
     weights = np.exp(alternatives - alternatives.max())
-    shares = weights / weights.sum()
+    shares = weights / (weights[:-1][:among].sum() + weights[-1])
     return shares[:-1], float(shares[-1])
 
 
@@ -73,7 +78,7 @@ def rank(
     """
     found = int(np.isfinite(predictions.scores[row]).sum())
     shares, nothing = probabilities(
-        predictions.scores[row, :found], float(predictions.no_answer[row]), config.threshold
+        predictions.scores[row, :found], float(predictions.no_answer[row]), config.threshold, config.decoding.nbest
     )
     silent = nothing > (shares[0] if limit is None else limit) if found else True
     ranking = Ranking([], [])
