@@ -24,8 +24,8 @@ NonNegative = Annotated[float, Between(0)]
 @dataclass(frozen=True)
 class BackboneRecipe:
     name: str = "minilm"
-    """The encoder: an alias (`minilm`, `marco`), a local directory with `config.json` and `*.safetensors` (one called like
-    an alias as `./minilm`), or a hub name."""
+    """The encoder: an alias (`minilm`, `marco`), a local directory with `config.json` and `*.safetensors` (one that is
+    called like an alias as `./minilm`), or a hub name."""
 
 
 @dataclass(frozen=True)

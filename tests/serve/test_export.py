@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +95,8 @@ def test_what_an_exported_reader_cannot_do_is_said(joined, tmp_path):
     exported = Reader.from_pretrained(joined[1], engine="onnx")
     assert "ONNX already" in refused(lambda: export(exported, tmp_path))
     assert 'engine="torch"' in refused(lambda: exported.save_pretrained(tmp_path))
+    assert "push_to_hub: an exported reader cannot" in refused(lambda: exported.push_to_hub("a/b"))
+    assert "is an exported reader" in refused(lambda: Reader.from_pretrained(joined[1], engine="torch"))
     assert 'engine="torch"' in refused(lambda: exported.answers(PAIRS[:1], layers=True))
     assert "carries its own" in refused(lambda: Reader.from_pretrained(joined[1], engine="onnx", backbone="minilm"))
 
@@ -112,6 +116,26 @@ def test_a_damaged_directory_is_refused(joined, tmp_path, name, content, says):
     if content is not None:
         (place / name).write_bytes(content)
     assert says in refused(lambda: Reader.from_pretrained(place, engine="onnx"))
+
+
+def test_a_graph_does_not_outlive_its_reader(tmp_path):
+    first, second = tiny_reader(), tiny_reader(seed=5)
+    first.save_pretrained(tmp_path)
+    graph = export(first, tmp_path).read_bytes()
+    assert Reader.from_pretrained(tmp_path, engine="onnx")("who", TEXT)["answer"] == first("who", TEXT)["answer"]
+    assert "holds another reader" in refused(lambda: export(second, tmp_path))
+    second.save_pretrained(tmp_path, storage="fp16")
+    assert "has no model.onnx" in refused(lambda: Reader.from_pretrained(tmp_path, engine="onnx"))
+    export(Reader.from_pretrained(tmp_path), tmp_path)
+    assert Reader.from_pretrained(tmp_path, engine="onnx")
+    (tmp_path / "model.onnx").write_bytes(graph)
+    assert "was made from another reader" in refused(lambda: Reader.from_pretrained(tmp_path, engine="onnx"))
+
+
+def test_transformers_is_not_loaded_for_it(joined):
+    code = f"from bertvision import Reader; Reader.from_pretrained({str(joined[1])!r})('who', 'the king')"
+    code += "; import sys; assert 'transformers' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_graph_of_another_reader_is_refused(joined, tmp_path):

@@ -18,8 +18,8 @@ from bertvision.errors import UserError
 from bertvision.files import replacing, write_json, write_text
 from bertvision.serve import directory
 from bertvision.serve.config import ReaderConfig
-from bertvision.serve.engine import TorchEngine
 from bertvision.serve.directory import GRAPH, TOKENIZER
+from bertvision.serve.engine import TorchEngine
 from bertvision.serve.onnx_engine import NOTES, need, output_name
 from bertvision.serve.reader import Reader
 from bertvision.serve.seal import config_digest, stored_digest, weights_digest

@@ -16,7 +16,7 @@ from bertvision.data.batches import Batch
 from bertvision.errors import UserError
 from bertvision.serve.config import ReaderConfig
 from bertvision.serve.directory import GRAPH, TOKENIZER
-from bertvision.serve.engine import Engine, blend
+from bertvision.serve.engine import blend
 from bertvision.serve.seal import check_seal
 
 NOTES = "bertvision"  # the entry of the graph's metadata that holds what a batch must be like, as JSON
@@ -58,15 +58,6 @@ class OnnxEngine:
             name: blend(self.tasks[name], [found[name, key] for key in self.tasks[name].ensemble.members], batch)
             for name in names
         }
-
-
-def onnx_engine(
-    directory: Path, config: ReaderConfig, backbone: str | None
-) -> tuple[ReaderConfig, Engine, dict[str, Any]]:
-    """The engine of an exported reader, for `Reader.from_pretrained`. The graph holds its own backbone."""
-    if backbone is not None:
-        raise UserError('backbone: an exported reader carries its own; leave it out, or use engine="torch"')
-    return config, OnnxEngine(directory, config), {}
 
 
 def need(module: str) -> ModuleType:

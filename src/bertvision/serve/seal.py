@@ -24,7 +24,7 @@ def weights_digest(heads: Mapping[str, Tensor], encoder: Mapping[str, Tensor]) -
         for name, tensor in sorted(tensors.items()):
             values = tensor.detach().half() if tensor.is_floating_point() else tensor.detach()
             digest.update(f"{part} {name} {tuple(values.shape)}".encode())
-            digest.update(values.cpu().contiguous().flatten().numpy())
+            digest.update(values.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -26,10 +26,11 @@ def load_backbone(directory: Path, config: ReaderConfig, name: str | None = None
     except UserError as error:
         raise UserError(f"{directory}: its backbone is missing: {error}; or give --backbone PATH") from None
     if (found := backbone.fingerprint) != config.fingerprint:
-        copied = f", or delete {packaged.directory_of(backbone.name)} if it is" if backbone.name in packaged.ALIASES else ""
+        copy = packaged.directory_of(backbone.name) if backbone.name in packaged.ALIASES else None
+        way_out = f"delete {copy} to have it fetched again" if copy else "get that one, or make the reader again"
         raise UserError(
-            f"{directory}: the backbone {backbone.name} has other weights (fingerprint {found[:12]}…) than the one this "
-            f"reader was made with ({config.fingerprint[:12]}…); get that one{copied}, or make the reader again"
+            f"{directory}: the backbone {backbone.name} has other weights (fingerprint {found[:12]}…) than the "
+            f"one this reader was made with ({config.fingerprint[:12]}…); {way_out}"
         )
     if config.tuning:
         trained.load(backbone.model, directory / ENCODER)
