@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +11,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from bertvision.errors import UserError
 from bertvision.serve.ask import Query, best_of, gather
 from bertvision.serve.documents import from_text
-from bertvision.serve.show import excerpt, printable, show_answers
+from bertvision.serve.show import excerpt, json_line, printable, show_answers, write_what_it_can
 from encoders import save_tiny
 from pages import pdf
 from readers import tiny_reader
@@ -34,6 +36,7 @@ def place(tmp_path_factory) -> Path:
     lines = ["who was king", "", "where was it", '{"question": "what is it", "context": "it is a river"}']
     (place / "questions.txt").write_text("\n".join(lines))
     (place / "broken.jsonl").write_text('{"question": "who"')
+    (place / "deep.jsonl").write_text('{"question":' + "[" * 200_000)
     return place
 
 
@@ -44,7 +47,7 @@ def ask(place: Path, *words: object) -> Done:
 
 def rows(done: Done) -> list[dict]:
     assert done.code == 0, done.err
-    return [json.loads(line) for line in done.out.splitlines()]
+    return [json.loads(line) for line in done.out.split("\n") if line]
 
 
 def test_json_from_a_text(place):
@@ -88,6 +91,7 @@ def test_no_answer_is_said(place):
         (("who", "doc.txt", "--context", "a"), "either --context or files"),
         ((" ", "doc.txt"), "the question is empty"),
         (("--questions", "broken.jsonl", "doc.txt"), "broken.jsonl: line 1 is not a JSON object"),
+        (("--questions", "deep.jsonl", "doc.txt"), "deep.jsonl: line 1 is not a JSON object"),
         (("--questions", "questions.txt"), "give a text to look in"),
         (("who", "doc.txt", "--reader", "nowhere"), "nowhere: no such reader"),
         (("who", "doc.txt", "--threshold", "3"), "threshold"),
@@ -105,6 +109,47 @@ def test_help_does_not_wait_for_torch():
     code = "import sys; from bertvision.cli import app; app(['ask', '--help'], standalone_mode=False)"
     code += "; assert 'torch' not in sys.modules and 'safetensors' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_odd_characters_in_questions_are_no_trouble(place):
+    """Half a character, an escape of the terminal, a separator that only Python takes for the end of a line."""
+    odd = ["who \ud800 was king", "who \x1b[31m was king", "who\u2028was\x85king"]
+    lines = [json.dumps({"question": one}, ensure_ascii=number < 2) for number, one in enumerate(odd)]
+    (place / "odd.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    assert [row["question"] for row in rows(ask(place, "--questions", "odd.jsonl", "doc.txt", "--json"))] == odd
+    shown = ask(place, "--questions", "odd.jsonl", "doc.txt")
+    assert shown.code == 0, shown.err
+    assert "\x1b" not in shown.out and "who  was king" in shown.out
+
+
+def test_a_stdout_that_knows_only_ascii(monkeypatch):
+    narrow = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", narrow)
+    assert json.loads(json_line({"answer": "café"})) == {"answer": "café"} and json_line("é") == '"\\u00e9"'
+    write_what_it_can(narrow)
+    answers = [candidate("café", 0.5, 0.1)]
+    show_answers(Console(), Query("who", [from_text("café …")]), answers, titled=False)
+    narrow.flush()
+    assert narrow.buffer.getvalue().startswith(b"caf?  50%")
+
+
+def test_without_stdin_a_text_is_asked_for(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(UserError, match="give a text to look in"):
+        gather("who", None, [], None)
+
+
+def test_the_encoder_may_be_named(place, tmp_path):
+    moved = tmp_path / "moved"
+    shutil.copytree(place / "encoder", moved / "encoder")
+    shutil.copytree(place / "runs" / "tiny" / "reader", moved / "reader")
+    config = json.loads((moved / "reader" / "config.json").read_text())
+    config["backbone"]["name"] = "/nowhere"
+    (moved / "reader" / "config.json").write_text(json.dumps(config))
+    words = ("who", "--context", TEXT, "--json", "--reader", "reader")
+    assert "or give --backbone PATH" in ask(moved, *words).err
+    assert rows(ask(moved, *words, "--backbone", "encoder", "--engine", "torch"))
+    assert "has no model.onnx" in ask(moved, *words, "--engine", "onnx").err
 
 
 @pytest.mark.parametrize("files", [["-"], []])

@@ -1,5 +1,7 @@
 """Files become text with places; what cannot be read says why in one line."""
 
+import io
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,12 +33,17 @@ def test_text_keeps_its_line_ends_and_knows_its_lines(tmp_path):
     assert [found.place(found.text.index(word)) for word in ("one", "two", "four")] == [("line", n) for n in (1, 2, 4)]
 
 
-@given(st.text(st.sampled_from("ab\n\r \u2028"), max_size=40))
-def test_every_character_has_its_line(text):
+@given(st.text(st.sampled_from("ab\n\r \u2028\x85\x0c"), max_size=40))
+def test_every_character_has_its_line_as_an_editor_counts(text):
     found = from_text(text)
-    lines = text.splitlines(keepends=True)
+    lines = io.StringIO(text, newline="").readlines()  # ends at \n, \r\n and \r alone
     expected = [number for number, line in enumerate(lines, start=1) for _ in line]
     assert [found.place(at)[1] for at in range(len(text))] == expected
+
+
+def test_stdin_that_is_closed(monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    assert refused("-").startswith("stdin: is closed; give --context TEXT")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])

@@ -43,7 +43,8 @@ def main() -> None:
     """Runs the command line; what is the user's to mend is one line and exit code 2."""
     try:
         code = app(standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by whoever started this process
+            sys.stdout.flush()
     except (UserError, UsageError) as error:
         code = _complain(str(error) if isinstance(error, UserError) else f"{error.format_message()} (try --help)")
     except BrokenPipeError:  # who reads our output has seen enough

@@ -1,6 +1,8 @@
 """Verbs that put a reader to use: ask it, serve it, export it."""
 
 import json
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +11,10 @@ import typer
 from bertvision.cli.options import AsJson
 
 DEFAULT_READER = "pocket"  # comes with the package
+EncoderPath = Annotated[
+    str | None, typer.Option("--backbone", help="Where the reader's encoder is now, if it has moved.")
+]
+EngineName = Annotated[str, typer.Option("--engine", help="What runs it: torch, onnx, or auto, by what is there.")]
 
 
 def ask(
@@ -29,6 +35,8 @@ def ask(
         float | None,
         typer.Option(min=0, max=1, help='Say "no answer" where that is likelier; the reader\'s own if not given.'),
     ] = None,
+    backbone: EncoderPath = None,
+    engine: EngineName = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Answer questions from a text, from files or from stdin."""
@@ -38,13 +46,14 @@ def ask(
     from rich.console import Console
 
     from bertvision.serve.reader import Reader
-    from bertvision.serve.show import reading_bar, show_answers
+    from bertvision.serve.show import json_line, reading_bar, show_answers, write_what_it_can
 
-    loaded, console = Reader.from_pretrained(reader), Console()
+    loaded, console = Reader.from_pretrained(reader, engine=engine, backbone=backbone), Console()
+    write_what_it_can(sys.stdout)
     with reading_bar(streams(queries)) as progress:
         for query, answers in answer(loaded, queries, top_k=top_k, threshold=threshold, progress=progress):
             if as_json:
-                print(json.dumps({"question": query.question, "answers": answers}, ensure_ascii=False))
+                print(json_line({"question": query.question, "answers": answers}))
             else:
                 show_answers(console, query, answers, titled=len(queries) > 1)
 
@@ -65,6 +74,8 @@ def serve(
     max_body: Annotated[int, typer.Option(help="Bytes of one request.")] = 1 << 20,
     max_questions: Annotated[int, typer.Option(help="Questions in one request.")] = 64,
     max_context: Annotated[int, typer.Option(help="Characters of a context.")] = 100_000,
+    backbone: EncoderPath = None,
+    engine: EngineName = "auto",
 ) -> None:
     """Answers over HTTP: a JSON API, documented at /docs, and a page to try it at /."""
     from bertvision.serve import server
@@ -78,19 +89,21 @@ def serve(
         batch_tokens=batch_tokens,
         timeout=timeout,
     )
-    server.serve(lambda: server.load_reader(reader), host=host, port=port, limits=limits, token=token, page=page)
+    load = partial(server.load_reader, reader, engine=engine, backbone=backbone)
+    server.serve(load, host=host, port=port, limits=limits, token=token, page=page)
 
 
 def export(
     reader: Annotated[str, typer.Argument(help="A reader's directory, or its name on the hub.")],
     out: Annotated[Path, typer.Option("--out", help="Directory to write.")],
     int8: Annotated[bool, typer.Option("--int8", help="Weights as 8-bit integers: smaller, a little off.")] = False,
+    backbone: EncoderPath = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a reader as one ONNX file that needs no encoder beside it."""
     from bertvision.serve.export import export as write
     from bertvision.serve.reader import Reader
 
-    path = write(Reader.from_pretrained(reader), out, int8=int8)
+    path = write(Reader.from_pretrained(reader, engine="torch", backbone=backbone), out, int8=int8)
     size = path.stat().st_size
     print(json.dumps({"path": str(path), "bytes": size}) if as_json else f"{path} ({size / 1e6:.1f} MB)")

@@ -39,7 +39,7 @@ def gather(question: str | None, context: str | None, files: Sequence[str], ques
         raise UserError("give either --context or files, not both")
     if context is not None and not context.strip():
         raise UserError("--context: is empty; give the text to look in")
-    if context is None and not files and questions is None and not sys.stdin.isatty():
+    if context is None and not files and questions is None and sys.stdin is not None and not sys.stdin.isatty():
         files = [STDIN]  # cat notes.txt | bertvision ask "..."
     documents = [from_text(context)] if context is not None else [read_document(name) for name in files]
     queries = [Query(question, documents)] if question is not None else _batch(Path(str(questions)), documents)
@@ -50,7 +50,8 @@ def gather(question: str | None, context: str | None, files: Sequence[str], ques
 
 def _batch(path: Path, documents: Sequence[Document]) -> list[Query]:
     queries = []
-    for number, line in enumerate(read_document(str(path)).text.splitlines(), start=1):
+    # At \n alone: what else Python takes for the end of a line may stand within a string of JSON.
+    for number, line in enumerate(read_document(str(path)).text.split("\n"), start=1):
         if not line.strip():
             continue
         if not line.lstrip().startswith("{"):
@@ -59,7 +60,7 @@ def _batch(path: Path, documents: Sequence[Document]) -> list[Query]:
         try:
             found = json.loads(line)
             question, context = found["question"], found.get("context")
-        except (ValueError, KeyError):
+        except (ValueError, KeyError, RecursionError):
             raise UserError(f'{path}: line {number} is not a JSON object with "question" and "context"') from None
         if not isinstance(question, str) or not question.strip() or not isinstance(context, str | None):
             raise UserError(f"{path}: line {number}: question and context must be strings, and the question not empty")

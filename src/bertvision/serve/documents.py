@@ -3,6 +3,7 @@
 import codecs
 import io
 import logging
+import re
 import sys
 import warnings
 from bisect import bisect_right
@@ -21,6 +22,7 @@ BLOCKS = {
 }
 UNREAD = {"script", "style", "template", "noscript", "head"}
 BYTE_ORDER_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+LINE_END = re.compile(r"\r\n|\n|\r")  # as editors count lines; Python's own splitlines knows eight more
 EXTRA = 'pip install "bertvision[documents]"'
 
 
@@ -45,10 +47,7 @@ class Document:
 
 def from_text(text: str, name: str = "") -> Document:
     """A plain text, by lines."""
-    starts, place = [0], 0
-    for line in text.splitlines(keepends=True):
-        place += len(line)
-        starts.append(place)
+    starts = [0, *(end.end() for end in LINE_END.finditer(text))]
     return Document(name, text, "line", starts, list(range(1, len(starts) + 1)))
 
 
@@ -79,6 +78,8 @@ def called(name: str) -> str:
 
 def _read(name: str) -> bytes:
     if name == STDIN:
+        if sys.stdin is None:  # closed by whoever started this process
+            raise UserError("stdin: is closed; give --context TEXT or --file PATH")
         return sys.stdin.buffer.read()
     path = Path(name)
     try:

@@ -38,11 +38,11 @@ def serve(
         asyncio.run(_serve(build, reader.name, listener))
 
 
-def load_reader(name: str) -> Answering:
-    """The reader in a directory, of the package, or of the hub."""
+def load_reader(name: str, *, engine: str = "auto", backbone: str | None = None) -> Answering:
+    """The reader in a directory, of the package, or of the hub; see `Reader.from_pretrained`."""
     from bertvision.serve.reader import Reader
 
-    return Reader.from_pretrained(name)
+    return Reader.from_pretrained(name, engine=engine, backbone=backbone)
 
 
 def bind(host: str, port: int) -> socket.socket:

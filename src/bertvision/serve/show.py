@@ -1,12 +1,12 @@
 """Answers for the terminal: the answer in its sentence, highlighted, with its probability and place."""
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.padding import Padding
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
@@ -20,7 +20,7 @@ AROUND = 160  # characters of context on either side of an answer
 def show_answers(console: Console, query: Query, answers: list[dict[str, Any]], titled: bool) -> None:
     """Prints the answers to one question, best first. titled: with the question above them."""
     if titled:
-        console.print(f"[bold]{escape(query.question)}[/bold]", highlight=False)
+        console.print(Text(printable(query.question), "bold"))
     for found in answers:
         if not found["answer"]:
             console.print(Text.assemble(("no answer", "bold yellow"), f"  {found['no_answer_score']:.0%}"))
@@ -45,6 +45,22 @@ def excerpt(document: Document, start: int, end: int) -> Text:
     return Text.assemble(printable(before), (printable(text[start:end]), "bold black on green"), printable(after))
 
 
+def json_line(value: Any) -> str:
+    """A value as JSON on one line, in characters that stdout can write; the others are spelt out."""
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(value)
+    return text
+
+
+def write_what_it_can(stream: Any) -> None:
+    """Makes a stream show a ? where its encoding lacks a character."""
+    if hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors="replace")
+
+
 def printable(text: str) -> str:
     """On one line, and without characters that a terminal would obey."""
     spaced = "".join(" " if character.isspace() else character for character in text)
@@ -52,7 +68,7 @@ def printable(text: str) -> str:
 
 
 def _place(found: dict[str, Any]) -> str:
-    words = [str(found["file"])] if "file" in found else []
+    words = [printable(str(found["file"]))] if "file" in found else []
     words += [f"{unit} {found[unit]}" for unit in ("line", "page") if unit in found and "file" in found]
     return f"  ({', '.join(words)})" if words else ""
 
@@ -65,7 +81,7 @@ def reading_bar(streaming: bool) -> Iterator[Callable[[float, float], None]]:
     """
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    hidden = not console.is_terminal or (streaming and sys.stdout.isatty())
+    hidden = not console.is_terminal or (streaming and sys.stdout is not None and sys.stdout.isatty())
     with Progress(*columns, console=console, transient=True, redirect_stdout=False, disable=hidden) as bar:
         task = bar.add_task("reading", total=None)
 
