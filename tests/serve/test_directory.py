@@ -76,7 +76,14 @@ def test_saving_over_another_reader_leaves_nothing_of_it(saved, copy):
 
 def test_joined_readers_come_back(tmp_path):
     parts = {"spans": tiny_reader(), "mood": tiny_reader("labels"), "tone": tiny_reader("labels", seed=1)}
-    place = Reader.join(parts).save_pretrained(tmp_path / "reader")
+    parts["mood"].card = "---\nlicense: apache-2.0\n---\n\n# Moods\n\n## Licence\n\nApache\n"
+    parts["tone"].card = "---\nlicense: mit\n---\n\n# Tones\n"
+    joined = Reader.join(parts)
+    assert joined.card.startswith(
+        "---\nlibrary_name: bertvision\nlicense: other\nlicense_name: apache-2.0 and mit\n---\n"
+    )
+    assert "# mood\n\n## Moods\n\n### Licence\n\nApache\n\n# tone\n\n## Tones\n" in joined.card
+    place = joined.save_pretrained(tmp_path / "reader")
     back = Reader.from_pretrained(place)
     assert back.tasks == ("spans", "mood", "tone")
     for name in ("mood", "tone"):
@@ -92,8 +99,10 @@ def test_the_encoder_may_have_moved(copy, tmp_path):
     (copy / "config.json").write_text(json.dumps(config))
     message = refused(copy)
     assert message.startswith(f"{copy}: its backbone is missing: {tmp_path / 'gone'}: no such directory")
-    assert "backbone=PATH" in message
-    assert Reader.from_pretrained(copy, backbone=str(moved)).answers(PAIRS)
+    assert "--backbone PATH" in message
+    found = Reader.from_pretrained(copy, backbone=str(moved))
+    assert found.answers(PAIRS)
+    assert Reader.from_pretrained(found.save_pretrained(tmp_path / "again")).config.backbone == str(moved)
 
 
 def test_another_encoder_is_refused(copy, tmp_path):
@@ -172,8 +181,12 @@ def test_another_engine(saved):
 
 def test_without_a_hub(saved, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    made = Reader.from_pretrained(saved)
+    with pytest.raises(UserError, match="push_to_hub: its backbone is /.*, which only this machine has"):
+        made.push_to_hub("someone/reader")
+    made.config = dataclasses.replace(made.config, backbone="someone/encoder")
     with pytest.raises(UserError) as caught:
-        Reader.from_pretrained(saved).push_to_hub("someone/reader")
+        made.push_to_hub("someone/reader")
     assert str(caught.value).startswith("someone/reader: the hub cannot be reached; save the reader to a directory")
     assert refused("someone/reader").startswith("someone/reader: no such reader, neither a directory nor on the hub")
 

@@ -3,6 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -95,6 +96,10 @@ def test_shapes_of_calls_and_results():
         ({"question": [{"q": 1}]}, '{"question": ..., "context": ...}'),
         ({"question": "who", "context": TEXT, "top_k": 0}, "top_k: must be a whole number from 1 up, not 0"),
         ({"question": "who", "context": TEXT, "no_answer_threshold": 2}, "a probability from 0 to 1, not 2"),
+        ({"question": {"question": "who", "context": TEXT}, "context": "b"}, "context: is in the dictionary already"),
+        ({"question": "who", "context": TEXT, "max_answer_len": 0}, "max_answer_len: must be a whole number"),
+        ({"question": "who", "context": TEXT, "doc_stride": 8}, "doc_stride: a reader has no such option; there is: "),
+        ({"question": "who", "context": TEXT, "topk": 8}, "topk: a reader has no such option; did you mean 'top_k'?"),
     ],
 )
 def test_what_cannot_be_asked(arguments, part):
@@ -137,10 +142,26 @@ def test_the_threshold_decides_when_to_say_nothing():
 
 
 def test_probabilities_are_a_softmax_in_which_the_threshold_is_a_draw():
-    spans, nothing = probabilities(torch.tensor([3.0, 1.0]).double().numpy(), no_answer=2.0, threshold=2.0)
+    spans, nothing = probabilities(torch.tensor([3.0, 1.0]).double().numpy(), no_answer=2.0, threshold=2.0, among=2)
     assert nothing == pytest.approx(spans[0])
     assert sum(spans) + nothing == pytest.approx(1)
     assert spans[0] / spans[1] == pytest.approx(2.718281828**2)
+
+
+def test_a_probability_does_not_depend_on_how_many_are_asked_for():
+    read = reader()
+    found = [read("who", TEXT, top_k=k)[:2] for k in (2, 20, 60, 10**12)]
+    assert found[0] == found[1] == found[2] == found[3]
+    assert len(read("who", TEXT, top_k=10**12)) > 60
+
+
+def test_the_keywords_of_the_pipeline_of_old():
+    read = tiny_reader(threshold=-1e6)
+    assert read("who", TEXT)["answer"] == read("who", TEXT, handle_impossible_answer=True)["answer"] == ""
+    assert read("who", TEXT, handle_impossible_answer=False)["answer"]
+    for one in read("who", TEXT, top_k=50, max_answer_len=1)[1:]:
+        assert len(one["answer"].split()) == 1
+    assert read("who", TEXT, top_k=np.int64(2), no_answer_threshold=np.float32(0.5))
 
 
 @pytest.mark.parametrize("rule", ["joint", "independent"])
@@ -245,6 +266,8 @@ def test_labels_and_scores():
     assert "not spans" in refused(lambda: labels("who", TEXT))
     assert "not labels" in refused(lambda: score.classify("a"))
     assert "text: must be a string" in refused(lambda: labels.classify([3]))  # type: ignore[list-item]
+    for wrong in (3, None, {"text": "a"}, b"a"):
+        assert "texts: must be a string or a list of strings" in refused(lambda wrong=wrong: labels.classify(wrong))
 
 
 def test_one_pass_serves_all_tasks(monkeypatch):

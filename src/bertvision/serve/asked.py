@@ -81,7 +81,7 @@ def check_options(
         if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
             raise UserError(f"{name}: must be a whole number from 1 up, not {count!r}")
     limit = no_answer_threshold
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, Real) or not 0 <= limit <= 1):
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, Real) or not 0 <= float(limit) <= 1):
         raise UserError(f"no_answer_threshold: must be a probability from 0 to 1, not {limit!r}")
     if handle_impossible_answer is not None and not handle_impossible_answer:
         if limit is not None:

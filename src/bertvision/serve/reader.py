@@ -1,6 +1,5 @@
 """Reader: what a study leaves for users. Questions in, answers out; texts in, labels and scores out."""
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,8 +13,8 @@ from bertvision.serve import directory
 from bertvision.serve.asked import Asked, Options, check_options, check_pairs, pairs_of, refuse_unknown, text_pairs
 from bertvision.serve.config import ReaderConfig, TaskConfig
 from bertvision.serve.engine import Engine, TorchEngine
+from bertvision.serve.engines import load_engine
 from bertvision.serve.layers import layer_shares
-from bertvision.serve.onnx_engine import onnx_engine
 from bertvision.serve.spans import as_records, find_spots, rank, span_collector
 from bertvision.serve.texts import cut_texts, results, text_collector
 
@@ -46,11 +45,7 @@ class Reader:
         """
         place = directory.find_reader(str(name))
         config = directory.read_config(place)
-        if engine == "auto":
-            engine = "onnx" if directory.is_exported(place) else "torch"
-        if engine not in ENGINES:
-            raise UserError(f"engine: there is none called {engine!r}; {nearest(engine, [*ENGINES, 'auto'])}")
-        config, found, about = ENGINES[engine](place, config, backbone)
+        config, found, about = load_engine(place, config, engine, backbone)
         card = place / directory.CARD
         text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
         return cls(config, found, about=about, card=text, name=Path(name).name or str(name))
@@ -68,8 +63,8 @@ class Reader:
         self._torch("push_to_hub")
         if Path(self.config.backbone).is_absolute():
             raise UserError(
-                f"push_to_hub: its backbone is {self.config.backbone}, which only this machine has; upload that encoder "
-                'first, and load the reader with backbone="its name on the hub"'
+                f"push_to_hub: its backbone is {self.config.backbone}, which only this machine has; upload that "
+                'encoder first, and load the reader with backbone="its name on the hub"'
             )
         with TemporaryDirectory() as scratch:
             return upload_folder(self.save_pretrained(scratch, storage=storage), name, private=private)
@@ -262,21 +257,3 @@ class Reader:
         if not isinstance(self.engine, TorchEngine):
             raise UserError(f'{what}: an exported reader cannot; load the one it was made from, with engine="torch"')
         return self.engine
-
-
-Loaded = tuple[ReaderConfig, Engine, dict[str, Any]]
-
-
-def _torch_engine(place: Path, config: ReaderConfig, backbone: str | None) -> Loaded:
-    from bertvision.serve.weights import lasting, load_backbone, load_heads
-
-    if directory.is_exported(place):
-        raise UserError(f'{place}: is an exported reader; run it with engine="onnx", or load the one it was made from')
-    encoder = load_backbone(place, config, backbone)
-    heads, about = load_heads(place, config, encoder)
-    if backbone is not None:  # to be found there again by whoever loads what is saved
-        config = dataclasses.replace(config, backbone=lasting(backbone))
-    return config, TorchEngine(encoder, heads, config.tasks), about
-
-
-ENGINES: dict[str, Callable[[Path, ReaderConfig, str | None], Loaded]] = {"torch": _torch_engine, "onnx": onnx_engine}
