@@ -79,9 +79,8 @@ def test_joined_readers_come_back(tmp_path):
     parts["mood"].card = "---\nlicense: apache-2.0\n---\n\n# Moods\n\n## Licence\n\nApache\n"
     parts["tone"].card = "---\nlicense: mit\n---\n\n# Tones\n"
     joined = Reader.join(parts)
-    assert joined.card.startswith(
-        "---\nlibrary_name: bertvision\nlicense: other\nlicense_name: apache-2.0 and mit\n---\n"
-    )
+    front = "---\nlibrary_name: bertvision\nlicense: other\nlicense_name: apache-2.0 and mit\n---\n"
+    assert joined.card.startswith(front)
     assert "# mood\n\n## Moods\n\n### Licence\n\nApache\n\n# tone\n\n## Tones\n" in joined.card
     place = joined.save_pretrained(tmp_path / "reader")
     back = Reader.from_pretrained(place)
@@ -182,7 +181,7 @@ def test_another_engine(saved):
 def test_without_a_hub(saved, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     made = Reader.from_pretrained(saved)
-    with pytest.raises(UserError, match="push_to_hub: its backbone is /.*, which only this machine has"):
+    with pytest.raises(UserError, match=r"push_to_hub: its backbone is /.*, which only this machine has"):
         made.push_to_hub("someone/reader")
     made.config = dataclasses.replace(made.config, backbone="someone/encoder")
     with pytest.raises(UserError) as caught:
