@@ -40,7 +40,7 @@ def predictions(reader: Reader, articles: Sequence[dict[str, Any]]) -> SpanPredi
     asked = records(articles)
     _, windows = reader._windows([(one.question, one.context) for one in asked], config)
     collector = span_collector(asked, windows, config, top_k=1)
-    reader._pass(windows, {"spans": collector}, counter())
+    reader.read_windows(windows, {"spans": collector}, counter())
     return collector.finish()
 
 

@@ -16,7 +16,7 @@ from threading import Thread
 import pytest
 
 from bertvision import __version__
-from bertvision.cli import app, data_app
+from bertvision.cli import app, data_app, main
 from bertvision.data.source import fetch_official
 from bertvision.heads import REGISTRY
 from bertvision.report.terminal import download_bar
@@ -344,3 +344,28 @@ def test_an_interrupted_study_says_how_to_go_on(place, tmp_path):
     assert done.code == 130
     assert done.err.splitlines()[-1] == "stopped; the same command goes on from here"
     assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(
+    ("verb", "out_of_memory", "stopped"),
+    [
+        ("study", "lower batch_tokens in the recipe", "stopped; the same command goes on from here\n"),
+        ("ask", "give shorter texts, fewer at once", "stopped\n"),
+        ("serve", "lower --batch-tokens\n", "stopped\n"),
+        ("heads", "close other programs", "stopped\n"),
+    ],
+)
+def test_what_is_said_in_the_end_fits_the_verb(verb, out_of_memory, stopped, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["bertvision", verb])
+
+    def ending(act) -> str:
+        monkeypatch.setattr("bertvision.cli.app", act)
+        with pytest.raises(SystemExit):
+            main()
+        return capsys.readouterr().err
+
+    def fail(**options):
+        raise MemoryError
+
+    assert f"out of memory; {out_of_memory}" in ending(fail)
+    assert ending(lambda **options: 130) == stopped

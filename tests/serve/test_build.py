@@ -1,18 +1,24 @@
 """A run becomes a reader: the best on tune, and its answers are those that were scored."""
 
+import dataclasses
 import json
+import os
 import random
 import shutil
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from bertvision.cli import app
 from bertvision.data.source import load_articles
 from bertvision.data.squad import records
 from bertvision.errors import UserError
-from bertvision.serve.build import build_reader
+from bertvision.evaluate.squad import score
+from bertvision.serve.build import build_reader, leave_reader
 from bertvision.serve.reader import Reader
 from bertvision.train.bank import file_name
+from bertvision.train.combine import ensemble_run
 from bertvision.train.study import Study
 from runs import questions, recipe_of
 
@@ -86,6 +92,51 @@ def test_an_ensemble_chosen_afterwards(copy, tmp_path):
     (copy / "ensemble.json").write_text(json.dumps(chosen))
     config = Reader.from_pretrained(build_reader(copy, tmp_path / "reader")).config.tasks["spans"]
     assert config.ensemble.how == "max"
+
+
+def test_an_ensemble_chosen_afterwards_becomes_the_reader_of_the_run(copy):
+    assert Reader.from_pretrained(leave_reader(copy)).config.tasks["spans"].ensemble.how == "max"
+    config = copy / "reader" / "config.json"
+    os.utime(config, (config.stat().st_atime, config.stat().st_mtime + 5))
+    ensemble_run(copy, members="pool, backbone", how="mean", quiet=True)
+    chosen = json.loads((copy / "ensemble.json").read_text())
+    chosen["test"][-1]["tune_f1"] = 101.0
+    (copy / "ensemble.json").write_text(json.dumps(chosen))
+    os.utime(copy / "ensemble.json", (config.stat().st_atime, config.stat().st_mtime + 5))
+    assert Reader.from_pretrained(leave_reader(copy)).config.tasks["spans"].ensemble.how == "mean"
+
+
+def test_members_never_scored_together_get_a_threshold_of_their_own(run, tmp_path):
+    words = [
+        "reader",
+        str(run),
+        "--out",
+        str(tmp_path / "reader"),
+        "--members",
+        "pool, compress size=8",
+        "--how",
+        "mean",
+    ]
+    refused = CliRunner().invoke(app, words)
+    assert "nothing like this was scored" in str(refused.exception)
+    data = questions(24, 1)
+    made = CliRunner().invoke(app, [*words, "--storage", "fp16", "--threshold-data", data, "--json"])
+    assert json.loads(made.stdout) == {"path": str(tmp_path / "reader")}, made.output
+    reader = Reader.from_pretrained(tmp_path / "reader")
+    config = reader.config.tasks["spans"]
+    assert (config.ensemble.members, config.ensemble.how) == (("pool", "compress size=8"), "mean")
+    articles = load_articles(data)
+    asked = records(articles)
+
+    def f1(threshold: float) -> float:
+        tasks = {"spans": dataclasses.replace(config, threshold=threshold)}
+        read = Reader(dataclasses.replace(reader.config, tasks=tasks), reader.engine, about={})
+        found = read([{"question": one.question, "context": one.context} for one in asked])
+        return score(articles, {one.id: got["answer"] for one, got in zip(asked, found)})["f1"]
+
+    assert f1(config.threshold) >= max(f1(config.threshold + off) for off in (-1e6, -1, 1, 1e6)) - 0.5
+    assert f"- the threshold is the best on {data} (F1 " in reader.card
+    assert "Not scored as it is." in reader.card
 
 
 def test_what_was_not_scored_is_refused(run, copy, tmp_path):

@@ -10,7 +10,7 @@ from bertvision import __version__
 from bertvision.cli.data import data_app
 from bertvision.cli.looking import analyze, ensemble, evaluate, heads, params, report
 from bertvision.cli.printing import help_without_verb
-from bertvision.cli.reading import ask, export, serve
+from bertvision.cli.reading import ask, export, reader, serve
 from bertvision.cli.studying import finetune, search, study, tap, train
 from bertvision.errors import UserError
 
@@ -20,7 +20,12 @@ UsageError: Any = typer.BadParameter.__base__  # what a wrong option or argument
 INTERRUPTED = 130  # what typer makes of Ctrl-C
 
 # In the order in which --help lists them.
-VERBS = (study, finetune, train, search, tap, evaluate, ensemble, analyze, report, serve, heads, params, ask, export)
+VERBS = (
+    *(study, finetune, train, search, tap),
+    *(evaluate, ensemble, analyze, report),
+    *(serve, heads, params, reader, ask, export),
+)
+RESUMED = {verb.__name__ for verb in (study, finetune, train, search, tap)}  # what they have done is not done again
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 for verb in VERBS:
@@ -58,10 +63,22 @@ def main() -> None:
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
             raise
-        code = _complain("out of memory; lower batch_tokens in the recipe, the same command then goes on from here")
+        code = _complain(f"out of memory; {_less()}")
     if code == INTERRUPTED:
-        print("stopped; the same command goes on from here", file=sys.stderr)
+        print("stopped; the same command goes on from here" if _verb() in RESUMED else "stopped", file=sys.stderr)
     sys.exit(code)
+
+
+def _verb() -> str:
+    return next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+
+
+def _less() -> str:
+    """What to ask less of where memory was not enough."""
+    if _verb() in RESUMED:
+        return "lower batch_tokens in the recipe, the same command then goes on from here"
+    ways = {"ask": "give shorter texts, fewer at once, or a lower --top-k", "serve": "lower --batch-tokens"}
+    return ways.get(_verb(), "close other programs, or use a machine with more of it")
 
 
 def _complain(text: str) -> int:

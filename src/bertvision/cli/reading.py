@@ -1,4 +1,4 @@
-"""Verbs that put a reader to use: ask it, serve it, export it."""
+"""Verbs that make a reader and put it to use: ask it, serve it, export it."""
 
 import json
 import sys
@@ -91,6 +91,41 @@ def serve(
     )
     load = partial(server.load_reader, reader, engine=engine, backbone=backbone)
     server.serve(load, host=host, port=port, limits=limits, token=token, page=page)
+
+
+def reader(
+    run: Annotated[Path, typer.Argument(help="A run's directory.")],
+    out: Annotated[Path | None, typer.Option(help="Directory to write; RUN/reader if not given.")] = None,
+    checkpoint: Annotated[float | None, typer.Option(help="Epoch of the checkpoint; the last if not given.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed; the one that did best on tune if not given.")] = None,
+    members: Annotated[
+        str, typer.Option(help='Who answers, such as "backbone, pool"; what did best on tune if not given.')
+    ] = "",
+    how: Annotated[str | None, typer.Option(help="How members are joined: max, mean or product.")] = None,
+    storage: Annotated[str, typer.Option(help="fp32, or fp16 for files of half the size.")] = "fp32",
+    threshold_data: Annotated[
+        str,
+        typer.Option(help="Questions to choose the no-answer threshold on, also for members not yet scored together."),
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Make a reader of a run; a study leaves one by itself."""
+    from bertvision.serve.build import build_reader
+    from bertvision.serve.show import reading_bar
+
+    with reading_bar(False) as progress:
+        place = build_reader(
+            run,
+            out or run / "reader",
+            checkpoint=checkpoint,
+            seed=seed,
+            members=members or None,
+            how=how,
+            storage=storage,
+            threshold_data=threshold_data,
+            progress=progress,
+        )
+    print(json.dumps({"path": str(place)}) if as_json else str(place))
 
 
 def export(

@@ -1,23 +1,26 @@
 """A finished run -> a reader: the member or ensemble that did best on the tune set, with everything it needs."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.tuning import Tuning
 from bertvision.data.examples import is_text
 from bertvision.errors import UserError
+from bertvision.evaluate.ensemble import How
 from bertvision.files import read_json
 from bertvision.heads import Head, options
 from bertvision.recipe import Recipe
 from bertvision.serve.card import write_card
 from bertvision.serve.config import Cutting, Decoding, Ensemble, ReaderConfig, TaskConfig
 from bertvision.serve.engine import TorchEngine
-from bertvision.serve.reader import Reader
+from bertvision.serve.reader import Progress, Reader
 from bertvision.serve.weights import lasting
+from bertvision.tasks import Task
 from bertvision.train.bank import HeadBank, bank_path
+from bertvision.train.combine import Sitter, named
 from bertvision.train.finetune import Checkpoint
 from bertvision.train.study import Study
 
@@ -42,34 +45,46 @@ def build_reader(
     *,
     checkpoint: float | None = None,
     seed: int | None = None,
-    members: Sequence[str] | None = None,
+    members: str | Sequence[str] | None = None,
+    how: str | None = None,
     storage: Any = "fp32",
+    threshold_data: str = "",
+    progress: Progress | None = None,
 ) -> Path:
     """Writes the reader of a run to `out`: of the last checkpoint (or `checkpoint`) and of all seeds (or `seed`) what
-    scored best on tune, be it a single head or an ensemble; or the ensemble of `members`, if it was scored.
+    scored best on tune, be it a single head or an ensemble; or that of `members`, a list, or a text with commas.
+
+    how: how the members' probabilities are joined. threshold_data: questions on which the no-answer threshold is
+    chosen anew; then the members need not have been scored together.
     """
     rows = _rows(run)
-    variants = {row["variant"] for row in rows if row.get("variant")}
+    variants = [row for row in rows if row.get("variant")]
     if variants:
-        best = max((row for row in rows if row.get("variant")), key=_merit)
-        return build_reader(
-            run / best["variant"], out, checkpoint=checkpoint, seed=seed, members=members, storage=storage
-        )
+        run = run / max(variants, key=_merit)["variant"]
+        rows = _rows(run)
     epoch = max(row["checkpoint"] for row in rows) if checkpoint is None else checkpoint
+    if isinstance(members, str):
+        members = _names(members, rows, epoch)
     choices = [*_scored(rows), *_committee(run)]
     fitting = [one for one in choices if one.epoch == epoch and seed in (None, one.seed)]
     if members is not None:
         fitting = [one for one in fitting if set(one.ensemble.members) == set(members)]
+    if how is not None:
+        fitting = [one for one in fitting if one.ensemble.how == how or len(one.ensemble.members) == 1]
+    if not fitting and members and threshold_data:
+        fitting = [_unscored(rows, epoch, seed, Ensemble.of(members, cast(How, how or "max")))]
     if not fitting:
         known = sorted({f"{' + '.join(c.ensemble.members)} (epoch {c.epoch:g}, seed {c.seed})" for c in choices})
         raise UserError(f"{run}: nothing like this was scored; there is: {', '.join(known)}")
-    return _assemble(run, max(fitting, key=lambda one: one.merit)).save_pretrained(out, storage=storage)
+    best = max(fitting, key=lambda one: one.merit)
+    return _assemble(run, best, threshold_data, progress).save_pretrained(out, storage=storage)
 
 
 def leave_reader(run: Path) -> Path:
     """The reader of a finished run, at RUN/reader; one that is younger than the scores stays as it is."""
     place = run / "reader"
-    scores = max((path.stat().st_mtime for path in run.glob("seed-*/scores-*.json")), default=0.0)
+    judged = [*run.glob("seed-*/scores-*.json"), *run.glob("ensemble.json")]
+    scores = max((path.stat().st_mtime for path in judged), default=0.0)
     if (place / "config.json").is_file() and (place / "config.json").stat().st_mtime > scores:
         return place
     return build_reader(run, place)
@@ -87,6 +102,19 @@ def _rows(run: Path) -> list[dict[str, Any]]:
 def _merit(row: Mapping[str, Any]) -> float:
     """The main metric on the tune set."""
     return next(float(value) for key, value in row.items() if key.startswith("tune_"))
+
+
+def _names(text: str, rows: Sequence[dict[str, Any]], epoch: float) -> list[str]:
+    """The members of a checkpoint that a text names, with commas between them."""
+    single = [row for row in rows if row["role"] != "ensemble" and row["checkpoint"] == epoch]
+    sitters = [Sitter(row["member"], epoch, row["seed"]) for row in single]
+    return list(dict.fromkeys(one.member for one in named(text, sitters, sitters)))
+
+
+def _unscored(rows: Sequence[dict[str, Any]], epoch: float, seed: int | None, ensemble: Ensemble) -> Choice:
+    """Members that were never judged together; their threshold is yet to be chosen."""
+    first = min(row["seed"] for row in rows) if seed is None else seed
+    return Choice(first, epoch, ensemble, 0.0, 0.0, {"checkpoint": epoch, "seed": first})
 
 
 def _scored(rows: Sequence[dict[str, Any]]) -> Iterator[Choice]:
@@ -110,7 +138,7 @@ def _committee(run: Path) -> Iterator[Choice]:
         yield Choice(members[0]["seed"], members[0]["checkpoint"], ensemble, found["threshold"], _merit(row), row)
 
 
-def _assemble(run: Path, choice: Choice) -> Reader:
+def _assemble(run: Path, choice: Choice, threshold_data: str = "", progress: Progress | None = None) -> Reader:
     study = Study.open(run, quiet=True)
     recipe, name = study.recipe, study.task.name
     place = run / f"seed-{choice.seed}"
@@ -124,8 +152,29 @@ def _assemble(run: Path, choice: Choice) -> Reader:
     tasks = {name: _task_config(recipe, choice, study.task.facts())}
     config = ReaderConfig(lasting(recipe.backbone.name), fingerprint, tuning, tasks)
     notes = {name: {"entries": entries, "outputs": study.task.outputs}}
-    card = write_card(recipe.title or run.name, config, choice.row, study.record.read())
-    return Reader(config, TorchEngine(backbone, {name: heads}, tasks), about=notes, card=card, name=run.name)
+    reader = Reader(config, TorchEngine(backbone, {name: heads}, tasks), about=notes, name=run.name)
+    row = choice.row
+    if threshold_data:
+        threshold, found = _choose_threshold(reader, study.task, recipe, threshold_data, progress)
+        tasks = {name: replace(tasks[name], threshold=threshold)}
+        reader.config = replace(config, tasks=tasks)
+        row = row | {"threshold_data": threshold_data, "threshold_score": found}
+    reader.card = write_card(recipe.title or run.name, reader.config, row, study.record.read())
+    return reader
+
+
+def _choose_threshold(
+    reader: Reader, task: Task, recipe: Recipe, source: str, progress: Progress | None
+) -> tuple[float, float]:
+    """The no-answer threshold that is best on a set of questions, and the main metric there."""
+    if recipe.task != "spans":
+        raise UserError(f"--threshold-data: a reader that gives {recipe.task} has no threshold; leave it out")
+    dataset = task.dataset(source, reader.engine.tokenizer, recipe.data)
+    collector = task.collector(dataset, recipe.evaluate)
+    reader.read_windows(dataset.windows, {task.name: collector}, progress)
+    found = collector.finish()
+    threshold = task.choose(found, dataset)
+    return float(threshold), task.scores(found, dataset, threshold)[task.metrics[-1]]
 
 
 def _chosen_heads(

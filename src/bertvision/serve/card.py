@@ -1,5 +1,6 @@
 """README.md of a reader: what it is, what it was trained on, how good it is, under which licences."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,14 @@ USE = {
     "score": 'reader.similarity("A plane is taking off.", "An aeroplane takes off.")',
 }
 LICENCES = {"minilm": "apache-2.0", "marco": "apache-2.0"}  # of backbones by name
+DEEDS = {"cc-by-sa-4.0": "CC BY-SA 4.0", "cc-by-4.0": "CC BY 4.0"}
 
 
 def write_card(name: str, config: ReaderConfig, row: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     """The model card. name: of the run; row: the scores of what was chosen; facts: the study's, with its data."""
     (task,) = config.tasks.values()
     sections = [
-        _front_matter(config, task),
+        _front_matter(config, task, facts),
         f"# {name}\n\n{_purpose(task)} Made with bertvision {__version__}.",
         f"## Use\n\n```python\nfrom bertvision import Reader\n\n"
         f'reader = Reader.from_pretrained("path/to/this/directory")\n{USE[task.task]}\n```',
@@ -38,9 +40,9 @@ def write_card(name: str, config: ReaderConfig, row: Mapping[str, Any], facts: M
     return "\n\n".join(sections) + "\n"
 
 
-def _front_matter(config: ReaderConfig, task: TaskConfig) -> str:
+def _front_matter(config: ReaderConfig, task: TaskConfig, facts: Mapping[str, Any]) -> str:
     base = [] if Path(config.backbone).is_absolute() else [f"base_model: {config.backbone}"]
-    licence = LICENCES.get(config.backbone, "other")
+    licence = next(iter(_data_licences(facts).values()), LICENCES.get(config.backbone, "other"))
     lines = ["library_name: bertvision", f"pipeline_tag: {PIPELINES[task.task]}", *base, f"license: {licence}"]
     return "\n".join(["---", *lines, "---"])
 
@@ -65,6 +67,8 @@ def _anatomy(config: ReaderConfig, task: TaskConfig, row: Mapping[str, Any]) -> 
         lines.append(
             f"- threshold {task.threshold:.4g} on null score minus best span score, {task.decoding.rule} decoding"
         )
+    if "threshold_data" in row:
+        lines.append(f"- the threshold is the best on {row['threshold_data']} (F1 {row['threshold_score']:.2f} there)")
     if "parameters" in row:
         lines.append(f"- {row['parameters']:,} parameters trained")
     return "\n".join(lines)
@@ -80,11 +84,14 @@ def _data(facts: Mapping[str, Any]) -> str:
 
 
 def _scores(row: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
-    main = next(key.removeprefix("tune_") for key in row if key.startswith("tune_"))
+    main = next((key.removeprefix("tune_") for key in row if key.startswith("tune_")), "")
+    if not main:
+        return "Not scored as it is."
     shown = [key for key in (*METRICS, main) if key in row]
     lines = [f"| {key} | {row[key]:.2f} |" for key in dict.fromkeys(shown)]
     note = "Synthetic data: these numbers say nothing about real questions. " if _is_synthetic(facts) else ""
-    chosen = f"{note}Chosen on the tune set ({main} {row[f'tune_{main}']:.2f} there), scored on the test set."
+    at = f" at the threshold {row['threshold']:.4g}" if "threshold_data" in row else ""
+    chosen = f"{note}Chosen on the tune set ({main} {row[f'tune_{main}']:.2f} there), scored on the test set{at}."
     return "\n".join([chosen, "", "| metric (%) | test |", "|---|---|", *lines])
 
 
@@ -95,14 +102,24 @@ def _is_synthetic(facts: Mapping[str, Any]) -> bool:
     return any(about.get("synthetic") for about in (facts.get("data") or {}).values())
 
 
+def _sources(facts: Mapping[str, Any]) -> str:
+    return " ".join(str(about.get("source", "")) for about in (facts.get("data") or {}).values()).lower()
+
+
+def _data_licences(facts: Mapping[str, Any]) -> dict[str, str]:
+    """{data set: the licence of its text}, the strictest first: what is trained on it is to be used under that."""
+    named = set(re.findall(r"squad(?:shifts)?", _sources(facts)))
+    known = {"SQuAD": ("squad", "cc-by-sa-4.0"), "SQuADShifts": ("squadshifts", "cc-by-4.0")}
+    return {name: licence for name, (word, licence) in known.items() if word in named}
+
+
 def _licence(config: ReaderConfig, facts: Mapping[str, Any]) -> str:
     known = LICENCES.get(config.backbone)
     lines = [
         f"- backbone: {known}" if known else "- backbone: its own licence holds for what was made from its weights"
     ]
-    sources = " ".join(str(about.get("source", "")) for about in (facts.get("data") or {}).values()).lower()
-    if "squad" in sources:
-        lines.append("- SQuAD: CC BY-SA 4.0")
+    sources = _sources(facts)
+    lines += [f"- {name}: {DEEDS[licence]}" for name, licence in _data_licences(facts).items()]
     if PREFIX in sources:
         lines.append("- GLUE: every task under the licence of its own authors")
     if "sample:" in sources:

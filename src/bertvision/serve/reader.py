@@ -197,7 +197,7 @@ class Reader:
             else text_collector(len(pairs), windows, configs[name])
             for name in names
         }
-        self._pass(windows, collectors, progress)
+        self.read_windows(windows, collectors, progress)
         found: dict[str, list[Any]] = {}
         for name, collector in collectors.items():
             config, kept = configs[name], collector.finish()
@@ -226,10 +226,11 @@ class Reader:
         config = self.config.tasks[name]
         windows = cut_texts(self.engine.tokenizer, examples, config)
         collector = text_collector(len(examples), windows, config)
-        self._pass(windows, {name: collector})
+        self.read_windows(windows, {name: collector})
         return results(collector.finish(), windows)
 
-    def _pass(self, windows: Windows, collectors: Mapping[str, Any], progress: Progress | None = None) -> None:
+    def read_windows(self, windows: Windows, collectors: Mapping[str, Any], progress: Progress | None = None) -> None:
+        """One pass over windows; collectors: {task's name: what takes its logits}. progress: as for `answers`."""
         lengths = windows.lengths
         done, total = 0, int(lengths.sum())
         for index in by_length(lengths, BATCH_TOKENS):

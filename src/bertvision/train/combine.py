@@ -58,7 +58,7 @@ def ensemble_run(
     study = open_run(directory, quiet=quiet)
     everyone = _everyone(study)
     inside = _scope(study, everyone, checkpoints, seed, all_seeds)
-    chosen = _named(members, everyone, inside) if members else inside
+    chosen = named(members, everyone, inside) if members else inside
     committee = Committee(study, how, chosen, data_of(study))
     if greedy:
         Journal(quiet=quiet).say(f"choosing among {len(chosen)} members on tune")
@@ -190,7 +190,7 @@ def _scope(
     return [one for one in everyone if one.epoch in epochs and (all_seeds or one.seed == first)]
 
 
-def _named(text: str, everyone: Sequence[Sitter], inside: Sequence[Sitter]) -> list[Sitter]:
+def named(text: str, everyone: Sequence[Sitter], inside: Sequence[Sitter]) -> list[Sitter]:
     """The members that a list with commas names; a comma may also be part of a name, so the longest match counts."""
     known = {one.label: [one] for one in everyone}
     for one in inside:
