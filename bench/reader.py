@@ -1,15 +1,14 @@
 """Questions per second: a reader against a plain transformers loop, heads against the backbone, torch against ONNX.
 
 python bench/reader.py [--quick] [--json] [--backbone marco] [--questions 64]
+python bench/reader.py --reader pocket    # one reader as it is against the plain loop on its encoder
 
-All that is compared runs in turns on the same questions with the same weights; each figure is the median of the rounds.
+All that is compared runs in turns on the same questions with the same weights; a ratio is the median of the rounds'.
 """
 
 import argparse
 import json
-import statistics
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from bertvision.serve.engine import TorchEngine
 from bertvision.serve.export import export
 from bertvision.serve.reader import BATCH_TOKENS, Reader
 from bertvision.serve.spans import as_records
+from side_by_side import Race
 
 LENGTH, OVERLAP, NBEST, ANSWER = 384, 128, 20, 30
 HEADS = {
@@ -46,23 +46,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="16 questions, 3 rounds")
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
     parser.add_argument("--backbone", default="marco")
+    parser.add_argument("--reader", default="", help="measure this reader and nothing else")
     parser.add_argument("--data", default="sample:test", help="where the questions come from")
     parser.add_argument("--questions", type=int, default=64)
     given = parser.parse_args()
     rounds, count = (3, 16) if given.quick else (5, given.questions)
     pairs = [(one.question, one.context) for one in records(load_articles(given.data))[:count]]
-    backbone = Backbone.load(given.backbone)
-    torch.manual_seed(0)
-    shape: dict[str, Any] = {"layers": backbone.layers, "width": backbone.width, "task": "spans"}
-    heads = {name: build_head(spec, **shape).eval() for name, spec in HEADS.items()}
-    found = {
-        "questions": count,
-        "tokens": sum(reader_of(backbone, heads, ["last"]).tokens(pairs)),
-        "threads": torch.get_num_threads(),
-        **against_plain_loop(backbone, heads, pairs, rounds),
-        **against_bare_backbone(backbone, heads, pairs, rounds),
-        **against_onnx(backbone, heads, pairs, rounds),
-    }
+    found = {"questions": count, "threads": torch.get_num_threads()}
+    found |= one_reader(given.reader, pairs, rounds) if given.reader else parts(given.backbone, pairs, rounds)
     if given.json:
         print(json.dumps(found))
         return
@@ -70,16 +61,37 @@ def main() -> None:
         print(f"{key:44} {value:,.2f}" if isinstance(value, float) else f"{key:44} {value}")
 
 
-def in_turns(jobs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median seconds of each job, run one after the other, round after round, after one round that does not count."""
-    seconds: dict[str, list[float]] = {name: [] for name in jobs}
-    for number in range(rounds + 1):
-        for name, job in jobs.items():
-            begin = time.perf_counter()
-            job()
-            if number:
-                seconds[name].append(time.perf_counter() - begin)
-    return {name: statistics.median(taken) for name, taken in seconds.items()}
+def one_reader(name: str, pairs: Sequence[Pair], rounds: int) -> dict[str, float]:
+    """A reader with all it has, adapters and ensemble, against the loop with its encoder alone and a linear map."""
+    reader = Reader.from_pretrained(name, engine="torch")
+    backbone = reader.engine.backbone
+    linear = build_head({"kind": "last"}, layers=backbone.layers, width=backbone.width, task="spans")
+    found = {"tokens": sum(reader.tokens(pairs))}
+    return found | against_plain_loop(
+        reader, PlainLoop(reader.config.backbone, linear, backbone.longest), pairs, rounds
+    )
+
+
+def parts(name: str, pairs: Sequence[Pair], rounds: int) -> dict[str, Any]:
+    """What each part of a reader costs, with heads that know nothing: they take as long as those that do."""
+    backbone = Backbone.load(name)
+    torch.manual_seed(0)
+    shape: dict[str, Any] = {"layers": backbone.layers, "width": backbone.width, "task": "spans"}
+    heads = {name: build_head(spec, **shape).eval() for name, spec in HEADS.items()}
+    reader = reader_of(backbone, heads, ["last"])
+    return {
+        "tokens": sum(reader.tokens(pairs)),
+        **against_plain_loop(reader, PlainLoop(name, heads["last"], backbone.longest), pairs, rounds),
+        **against_bare_backbone(backbone, heads, pairs, rounds),
+        **against_onnx(backbone, heads, pairs, rounds),
+    }
+
+
+def warm_race(*ways: Callable[[], object], rounds: int) -> Race:
+    """A race after one round that does not count."""
+    for way in ways:
+        way()
+    return Race(*ways, rounds=rounds)
 
 
 def reader_of(backbone: Backbone, heads: dict[str, Head], members: Sequence[str]) -> Reader:
@@ -88,23 +100,20 @@ def reader_of(backbone: Backbone, heads: dict[str, Head], members: Sequence[str]
     return Reader(ReaderConfig(backbone.name, backbone.fingerprint, {}, tasks), engine, about={})
 
 
-def against_plain_loop(
-    backbone: Backbone, heads: dict[str, Head], pairs: Sequence[Pair], rounds: int
-) -> dict[str, float]:
-    reader, loop = reader_of(backbone, heads, ["last"]), PlainLoop(backbone, heads["last"])
-    taken = in_turns({"loop": lambda: loop.answers(pairs), "reader": lambda: reader.answers(pairs)}, rounds)
+def against_plain_loop(reader: Reader, loop: "PlainLoop", pairs: Sequence[Pair], rounds: int) -> dict[str, float]:
+    race = warm_race(lambda: reader.answers(pairs), lambda: loop.answers(pairs), rounds=rounds)
     return {
-        "plain loop, questions per second": len(pairs) / taken["loop"],
-        "reader, questions per second": len(pairs) / taken["reader"],
-        "reader : plain loop (at least 2)": taken["loop"] / taken["reader"],
+        "plain loop, questions per second": len(pairs) / race.seconds(1),
+        "reader, questions per second": len(pairs) / race.seconds(0),
+        "reader : plain loop (at least 2)": race.ratio(),
     }
 
 
 class PlainLoop:
     """What one writes with transformers alone: a question at a time, windows padded to full length, spans in Python."""
 
-    def __init__(self, backbone: Backbone, head: Head) -> None:
-        place = find_encoder(backbone.name)
+    def __init__(self, encoder: str, head: Head, longest: int) -> None:
+        place, self.length = find_encoder(encoder), min(LENGTH, longest)
         self.tokenizer, self.model = AutoTokenizer.from_pretrained(place), AutoModel.from_pretrained(place).eval()
         (self.weight, self.bias) = (dict(head.named_parameters())[name].detach() for name in _linear(head))
 
@@ -117,8 +126,8 @@ class PlainLoop:
             question,
             context,
             truncation="only_second",
-            max_length=LENGTH,
-            stride=OVERLAP,
+            max_length=self.length,
+            stride=min(OVERLAP, self.length // 3),
             padding="max_length",
             return_overflowing_tokens=True,
             return_offsets_mapping=True,
@@ -162,9 +171,10 @@ def against_bare_backbone(
         engine = reader_of(backbone, heads, [name]).engine
         return lambda: [engine.logits(batch, ["spans"]) for batch in batches] and None
 
-    taken = in_turns({"bare": bare, **{name: with_head(name) for name in heads}}, rounds)
+    race = warm_race(bare, *map(with_head, heads), rounds=rounds)
     return {
-        f"{name} adds to the bare backbone, % (at most 8)": 100 * (taken[name] / taken["bare"] - 1) for name in heads
+        f"{name} adds to the bare backbone, % (at most 8)": 100 * (race.ratio(number) - 1)
+        for number, name in enumerate(heads, start=1)
     }
 
 
@@ -175,14 +185,14 @@ def against_onnx(backbone: Backbone, heads: dict[str, Head], pairs: Sequence[Pai
         for name, int8 in (("onnx fp32", False), ("onnx int8", True)):
             sizes[name] = export(reader, Path(scratch) / name, int8=int8).stat().st_size / 1e6
             readers[name] = Reader.from_pretrained(Path(scratch) / name, engine="onnx")
-        taken = in_turns({name: (lambda one=one: one.answers(pairs)) for name, one in readers.items()}, rounds)
+        race = warm_race(*((lambda one=one: one.answers(pairs)) for one in readers.values()), rounds=rounds)
         answers = {name: [found[0]["answer"] for found in one.answers(pairs)] for name, one in readers.items()}
     found: dict[str, Any] = {}
-    for name, seconds in taken.items():
-        found[f"{name}, questions per second"] = len(pairs) / seconds
+    for number, name in enumerate(readers):
+        found[f"{name}, questions per second"] = len(pairs) / race.seconds(number)
         if name in sizes:
             equal = sum(a == b for a, b in zip(answers[name], answers["torch fp32"]))
-            found |= {f"{name} : torch fp32": taken["torch fp32"] / seconds, f"{name}, MB": sizes[name]}
+            found |= {f"{name} : torch fp32": 1 / race.ratio(number), f"{name}, MB": sizes[name]}
             found[f"{name}, answers as torch"] = f"{equal} of {len(pairs)}"
     return found
 
