@@ -231,9 +231,7 @@ def test_long_questions_are_trimmed_with_a_warning(caplog):
         windows = make_windows(
             tokenizer, [record("who " * 100, "the king", "king"), record("when", "the king")], 64, 16
         )
-    assert [entry.getMessage() for entry in caplog.records] == [
-        "1 questions are longer than 30 tokens and were trimmed"
-    ]
+    assert [entry.getMessage() for entry in caplog.records] == ["1 question is longer than 30 tokens, cut off there"]
     assert windows.context_at.tolist() == [1 + 30 + 1, 1 + 1 + 1]
     tokens = [tokenizer.id_to_token(i) for i in ids(windows, 0)]
     assert tokens == ["[CLS]", *["who"] * 30, "[SEP]", "the", "king", "[SEP]"]

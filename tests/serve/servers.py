@@ -5,7 +5,7 @@ with serving(reader) as url: httpx.get(f"{url}/health")
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,6 +27,7 @@ class LastWordReader:
         }
         self.name, self.config = "last-word", ReaderConfig("none", "", {}, tasks)
         self.batches: list[int] = []
+        self.finished = 0  # questions
         self.threads: set[str] = set()
         self.gate = threading.Event()
         self.gate.set()
@@ -35,12 +36,23 @@ class LastWordReader:
         return [len(question.split()) + len(context.split()) for question, context in pairs]
 
     def answers(
-        self, pairs: Sequence[tuple[str, str]], *, top_k: int, no_answer_threshold: float | None, layers: bool
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        top_k: int,
+        no_answer_threshold: float | None,
+        layers: bool,
+        progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> list[list[dict[str, Any]]]:
         self.batches.append(len(pairs))
         self.threads.add(threading.current_thread().name)
         assert self.gate.wait(60)
-        return [self._candidates(*pair, top_k, layers) for pair in pairs]
+        found = []
+        for number, pair in enumerate(pairs, start=1):
+            found.append(self._candidates(*pair, top_k, layers))
+            progress(number, len(pairs))
+        self.finished += len(found)
+        return found
 
     def _candidates(self, question: str, context: str, top_k: int, layers: bool) -> list[dict[str, Any]]:
         word = question.split()[-1].rstrip("?") if question.strip() else ""

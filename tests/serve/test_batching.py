@@ -12,7 +12,7 @@ from bertvision.serve.batching import Batch, Batcher, QueueFull, Stopped
 from bertvision.serve.limits import Limits
 
 
-def doubled(kind, works):
+def doubled(kind, works, wanted):
     if "bad" in works:
         raise ValueError("bad work")
     return [(kind, work * 2) for work in works]
@@ -28,10 +28,10 @@ class Gated:
     def __init__(self):
         self.gate, self.begun = threading.Event(), threading.Event()
 
-    def __call__(self, kind, works):
+    def __call__(self, kind, works, wanted):
         self.begun.set()
         assert self.gate.wait(30)
-        return doubled(kind, works)
+        return doubled(kind, works, wanted)
 
 
 @settings(max_examples=30)
@@ -157,7 +157,9 @@ def test_what_cannot_be_counted_is_left_to_the_model():
     batcher.close()
 
 
-@pytest.mark.parametrize("wrong", [{"body": 0}, {"timeout": float("nan")}, {"queue": 10, "questions": 11}])
+@pytest.mark.parametrize(
+    "wrong", [{"body": 0}, {"timeout": float("nan")}, {"timeout": float("inf")}, {"queue": 10, "questions": 11}]
+)
 def test_impossible_limits_are_refused(wrong):
     with pytest.raises(UserError, match="limit"):
         Limits(**wrong)

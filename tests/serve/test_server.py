@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from bertvision.errors import UserError
+from bertvision.serve.limits import Limits
 from bertvision.serve.server import address, bind
 from readers import tiny_reader
 from runs import Command, bertvision
@@ -73,6 +74,39 @@ def test_stopping_answers_what_waits_in_the_queue():
         assert [reply.result().status_code for reply in replies] == [200] * 6
 
 
+def test_a_head_that_never_ends_is_not_waited_for():
+    limits = Limits(timeout=0.3, connections=3)
+    with serving(LastWordReader(), limits) as url:
+        host, port = url.removeprefix("http://").split(":")
+        idle = [socket.create_connection((host, int(port)), timeout=20) for _ in range(3)]
+        idle[1].sendall(b"POST /answer HTTP/1.1\r\nHost: a\r\n")
+        idle[2].sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert b"503" in idle[2].recv(100)  # one too many
+        idle[2].sendall(b"GET /health")
+        for one in idle:
+            while one.recv(1000):  # until the server closes it
+                pass
+            one.close()
+        assert httpx.get(f"{url}/health").status_code == 200
+
+
+def test_who_has_left_is_not_worked_for():
+    reader = LastWordReader()
+    reader.gate.clear()
+    with serving(reader) as url:
+        body = {"question": ["Where is Rome?"] * 8, "context": "Rome"}
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{url}/answer", json=body, timeout=0.5)
+        assert reader.batches == [8]
+        end = time.monotonic() + 20
+        with httpx.Client() as client:
+            while 'status="499"' not in client.get(f"{url}/metrics").text and time.monotonic() < end:
+                time.sleep(0.05)
+        reader.gate.set()
+        assert httpx.post(f"{url}/answer", json=body, timeout=60).status_code == 200
+    assert reader.finished == 8
+
+
 def test_a_taken_port_is_one_line(place):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -90,6 +124,7 @@ def test_a_taken_port_is_one_line(place):
         (["reader", "--host", "192.0.2.1"], "192.0.2.1:8000 is not an address of this machine"),
         (["reader", "--port", "70000"], "--port 70000: ports go from 0"),
         (["reader", "--queue", "3"], "limit queue: 3 questions can wait but one request may ask 64"),
+        (["reader", "--timeout", "inf"], "limit timeout: must be above 0 and finite, not inf"),
         (["nowhere", "--port", "0"], "nowhere: no such reader"),
     ],
 )

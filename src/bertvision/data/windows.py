@@ -134,7 +134,8 @@ def make_windows(tokenizer: Tokenizer, records: Sequence[Record], max_length: in
     context_chars = [_without_spaces(text, chars) for text, chars in zip(contexts, context_chars)]
     too_long = sum(len(ids) > longest_question for ids in question_ids)
     if too_long:
-        logger.warning("%d questions are longer than %d tokens and were trimmed", too_long, longest_question)
+        which = "1 question is" if too_long == 1 else f"{too_long} questions are"
+        logger.warning("%s longer than %d tokens, cut off there", which, longest_question)
         question_ids = [ids[:longest_question] for ids in question_ids]
 
     question_sizes = np.array([len(ids) for ids in question_ids], dtype=np.int64)[question_of]  # (records,)

@@ -21,6 +21,10 @@ class QueueFull(Exception):
         self.retry_after = retry_after
 
 
+class Abandoned(Exception):
+    """What `run` raises when it finds that nobody waits for its results any more."""
+
+
 class Stopped(Exception):
     """The batcher takes nothing new: it is finishing what it has accepted."""
 
@@ -65,7 +69,8 @@ class _Item:
 class Batcher:
     """A bounded queue in front of one worker thread.
 
-    run(kind, works) answers a list of works of one kind, in order; it is only ever called from the worker thread.
+    run(kind, works, wanted) answers a list of works of one kind, in order; it is only ever called from the worker
+    thread. wanted() says whether anyone still waits; where nobody does, run may raise Abandoned.
     count(kind, work) is the work's cost in tokens. observe(batch) is told of every pass.
 
     There is no waiting for company: the worker takes what is there when it becomes free, so that a lone request is
@@ -74,7 +79,7 @@ class Batcher:
 
     def __init__(
         self,
-        run: Callable[[Any, list[Any]], Sequence[Any]],
+        run: Callable[[Any, list[Any], Callable[[], bool]], Sequence[Any]],
         count: Callable[[Any, Any], int],
         *,
         batch_tokens: int,
@@ -169,8 +174,10 @@ class Batcher:
             return
         started = time.perf_counter()
         try:
-            results = self._run(batch[0].order.kind, [item.work for item in batch])
+            results = self._run(batch[0].order.kind, [item.work for item in batch], lambda: _is_wanted(batch))
             answered = list(zip(batch, results, strict=True))
+        except Abandoned:
+            return
         except Exception as error:
             if len(batch) == 1:
                 batch[0].order.settle(error)
@@ -191,3 +198,7 @@ class Batcher:
         known = self._seconds_per_question
         self._seconds_per_question = pace if not known else known + SMOOTHING * (pace - known)
         self._observe(batch)
+
+
+def _is_wanted(batch: Sequence[_Item]) -> bool:
+    return any(not item.order.done.done() for item in batch)

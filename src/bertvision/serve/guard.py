@@ -3,9 +3,10 @@
 import asyncio
 import base64
 import binascii
+import contextlib
 import hmac
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -67,7 +68,11 @@ class Guard:
         try:
             self._check_path(scope)
             self._check_token(scope)
-            await self.app(scope, replay(await self._body(scope, receive), receive), noting)
+            body = await self._body(scope, receive)
+            if scope["path"] in self._routes:
+                await attended(self.app(scope, replay(body, receive), noting), receive, lambda: status == 499)
+            else:  # what streams to the page watches over its client itself
+                await self.app(scope, replay(body, receive), noting)
         except Refusal as refusal:
             await refuse(refusal)(scope, receive, noting)
         finally:
@@ -148,6 +153,25 @@ def replay(body: bytes, receive: Receive) -> Receive:
         return await receive()
 
     return again
+
+
+async def attended(work: Awaitable[None], receive: Receive, unanswered: Callable[[], bool]) -> None:
+    """Does the work of a request whose body has been read, and gives it up if the client leaves before an answer."""
+    task, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_left(receive))
+    try:
+        await asyncio.wait((task, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done() and unanswered():
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    finally:
+        leaving.cancel()
+        task.cancel()
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def refuse(refusal: Refusal) -> Any:

@@ -1,5 +1,6 @@
 """What one request, and all of them together, may ask of the server."""
 
+import math
 from dataclasses import dataclass, fields
 
 from bertvision.errors import UserError
@@ -24,12 +25,14 @@ class Limits:
     batch_tokens: int = 4_096
     """Tokens of one pass of the model; a question that is longer runs alone. 1 switches batching off."""
     timeout: float = 30.0
-    """Seconds a request may take before it is given up."""
+    """Seconds a request may take before it is given up, and its head to arrive."""
+    connections: int = 1_000
+    """Connections at the same time; who comes on top is refused."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if not getattr(self, field.name) > 0:
-                raise UserError(f"limit {field.name}: must be above 0, not {getattr(self, field.name)}")
+            if not 0 < getattr(self, field.name) < math.inf:
+                raise UserError(f"limit {field.name}: must be above 0 and finite, not {getattr(self, field.name)}")
         if self.queue < self.questions:
             raise UserError(
                 f"limit queue: {self.queue} questions can wait but one request may ask {self.questions}; "

@@ -103,6 +103,7 @@ def build_server(reader: Answering, limits: Limits, token: str = "", page: bool 
     from bertvision.serve.guard import Guard
     from bertvision.serve.metrics import Metrics
     from bertvision.serve.page import mount_page
+    from bertvision.serve.patience import patient
     from bertvision.serve.service import Service
 
     metrics = Metrics(reader.name)
@@ -124,10 +125,11 @@ def build_server(reader: Answering, limits: Limits, token: str = "", page: bool 
     return Server(
         uvicorn.Config(
             guarded,
+            http=patient(limits.timeout),
             log_config=None,
             access_log=False,
             server_header=False,
-            limit_concurrency=1_000,
+            limit_concurrency=limits.connections,
             timeout_graceful_shutdown=int(limits.timeout) + 1,
         )
     )

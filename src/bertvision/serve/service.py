@@ -1,11 +1,11 @@
 """A reader behind a queue: what the API and the page both ask, with the same limits."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from bertvision.errors import UserError
-from bertvision.serve.batching import Batcher, QueueFull, Stopped
+from bertvision.serve.batching import Abandoned, Batcher, QueueFull, Stopped
 from bertvision.serve.config import ReaderConfig
 from bertvision.serve.limits import Limits
 from bertvision.serve.metrics import Metrics
@@ -22,7 +22,13 @@ class Answering(Protocol):
 
     def tokens(self, pairs: Sequence[tuple[str, str]]) -> list[int]: ...
     def answers(
-        self, pairs: Sequence[tuple[str, str]], *, top_k: int, no_answer_threshold: float | None, layers: bool
+        self,
+        pairs: Sequence[tuple[str, str]],
+        *,
+        top_k: int,
+        no_answer_threshold: float | None,
+        layers: bool,
+        progress: Callable[[int, int], None],
     ) -> list[list[dict[str, Any]]]: ...
     def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = None, *, task: str | None = None) -> Any: ...
     def similarity(self, a: Sequence[str], b: Sequence[str], *, task: str | None = None) -> Any: ...
@@ -75,12 +81,18 @@ class Service:
         except UserError as error:
             raise Refusal(422, str(error)) from None
 
-    def _run(self, kind: tuple[Any, ...], works: list[tuple[str, str]]) -> Sequence[Any]:
+    def _run(self, kind: tuple[Any, ...], works: list[tuple[str, str]], wanted: Callable[[], bool]) -> Sequence[Any]:
         """In the worker thread: one call of the reader for many questions of one kind."""
+
+        def between_passes(done: int, total: int) -> None:
+            if not wanted():
+                raise Abandoned
+
         firsts, seconds = [first for first, _ in works], [second for _, second in works]
         match kind:
             case ("answer", top_k, threshold, layers):
-                return self.reader.answers(works, top_k=top_k, no_answer_threshold=threshold, layers=layers)
+                options = {"top_k": top_k, "no_answer_threshold": threshold, "layers": layers}
+                return self.reader.answers(works, **options, progress=between_passes)
             case ("classify", task, paired):
                 return self.reader.classify(firsts, seconds if paired else None, task=task)
             case (_, task):
