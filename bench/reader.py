@@ -66,10 +66,8 @@ def one_reader(name: str, pairs: Sequence[Pair], rounds: int) -> dict[str, float
     reader = Reader.from_pretrained(name, engine="torch")
     backbone = reader.engine.backbone
     linear = build_head({"kind": "last"}, layers=backbone.layers, width=backbone.width, task="spans")
-    found = {"tokens": sum(reader.tokens(pairs))}
-    return found | against_plain_loop(
-        reader, PlainLoop(reader.config.backbone, linear, backbone.longest), pairs, rounds
-    )
+    loop = PlainLoop(reader.config.backbone, linear, backbone.longest)
+    return {"tokens": sum(reader.tokens(pairs)), **against_plain_loop(reader, loop, pairs, rounds)}
 
 
 def parts(name: str, pairs: Sequence[Pair], rounds: int) -> dict[str, Any]:
