@@ -6,6 +6,7 @@ import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from threading import Timer
 
 import httpx
@@ -75,18 +76,18 @@ def test_stopping_answers_what_waits_in_the_queue():
 
 
 def test_a_head_that_never_ends_is_not_waited_for():
-    limits = Limits(timeout=0.3, connections=3)
-    with serving(LastWordReader(), limits) as url:
-        host, port = url.removeprefix("http://").split(":")
-        idle = [socket.create_connection((host, int(port)), timeout=20) for _ in range(3)]
-        idle[1].sendall(b"POST /answer HTTP/1.1\r\nHost: a\r\n")
-        idle[2].sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
-        assert b"503" in idle[2].recv(100)  # one too many
-        idle[2].sendall(b"GET /health")
+    whole, half = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n", b"POST /answer HTTP/1.1\r\nHost: a\r\n"
+    with serving(LastWordReader(), Limits(timeout=1.5, connections=4)) as url, ExitStack() as stack:
+        where = (url.removeprefix("http://").split(":")[0], int(url.rpartition(":")[2]))
+        idle = [stack.enter_context(socket.create_connection(where, timeout=60)) for _ in range(3)]
+        idle[1].sendall(half)
+        idle[2].sendall(whole)
+        assert b"200 OK" in idle[2].recv(1000)
+        idle[2].sendall(half)
+        assert httpx.get(f"{url}/health").status_code == 503  # no room for one more
         for one in idle:
             while one.recv(1000):  # until the server closes it
                 pass
-            one.close()
         assert httpx.get(f"{url}/health").status_code == 200
 
 
