@@ -51,7 +51,7 @@ class TorchEngine:
     def states(self, batch: Batch, names: Sequence[str]) -> States:
         """The states that the heads of these tasks read, cut off from any graph."""
         wanted = [head for name in names for head in self.heads[name].values()]
-        reads: Literal["all", "last"] = "all" if any(head.reads == "all" for head in wanted) else "last"
+        reads: Literal["all", "last"] = "last" if all(head.reads == "last" for head in wanted) else "all"
         with self._turn, torch.no_grad():
             return self._frozen(batch, reads)
 
