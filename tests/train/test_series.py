@@ -50,6 +50,7 @@ def test_tables_are_laid_over_and_the_rest_replaced():
     assert found["all of it"].seeds == (1, 2) and found["all of it"].finetune.train_layers == "all"
     assert all(one.variants == () for one in found.values())
     assert [len(one.paper) for one in found.values()] == [2, 1]
+    assert not any("variant" in entry for one in found.values() for entry in one.paper)  # their own from here on
 
 
 def test_one_table_joins_the_variants(finished):
