@@ -136,7 +136,10 @@ def test_runs_from_tuning_to_report(path, encoders, tmp_path):
     folder = f"data.glue={glue_folder(tmp_path / 'glue', 16)}"
     settings = [f"backbone.name={encoders[family]}", *SHRUNK, *SHORTER.get(path.stem, ()), folder]
     if path.stem == "table":
-        settings += [f"data.train={labelled(tmp_path / 'a.csv', 30)}", f"data.test={labelled(tmp_path / 'b.csv', 16, 1)}"]
+        settings += [
+            f"data.train={labelled(tmp_path / 'a.csv', 30)}",
+            f"data.test={labelled(tmp_path / 'b.csv', 16, 1)}",
+        ]
     recipe = load_recipe(path, settings)
     rows = json.loads(
         run("study", str(path), *(w for s in settings for w in ("--set", s)), "--out", str(tmp_path), "--json")

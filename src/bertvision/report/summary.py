@@ -45,7 +45,13 @@ COSTS = (
     Metric("infer_seconds", "Inference s", 1),
     Metric("ms_per_question", "ms per question", 2),
 )
-NAMES = {"matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman", **{m.key: m.label for m in SPANS}}
+NAMES = {
+    "accuracy": "accuracy",
+    "matthews": "Matthews",
+    "pearson": "Pearson",
+    "spearman": "Spearman",
+    **{m.key: m.label for m in SPANS},
+}
 # What a row counts, measures and chooses by, as against what it is scored by.
 NOT_A_METRIC = re.compile(
     "seed|checkpoint|fraction|head_epochs|threshold|tune_.*|ms_per_question|(.*_)?(total|parameters|seconds|bytes|gib)"
@@ -155,7 +161,8 @@ def metrics_of(rows: Iterable[Row]) -> tuple[Metric, ...]:
         return tuple(metric for metric in SPANS if metric.key in spreads)
     shown = {key: found for key, found in spreads.items() if not NOT_A_METRIC.fullmatch(key)}
     return tuple(
-        Metric(key, NAMES.get(key, key.replace("_", " ")), 2 if _percent(found) else 4) for key, found in shown.items()
+        Metric(key, NAMES.get(key, key.replace("_", " ")), 2 if key in NAMES or _percent(found) else 4)
+        for key, found in shown.items()
     )
 
 

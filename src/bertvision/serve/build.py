@@ -48,12 +48,8 @@ def build_reader(
     scored best on tune, be it a single head or an ensemble; or the ensemble of `members`, if it was scored.
     """
     rows = _rows(run)
-    variants = {row["variant"] for row in rows if row.get("variant")}
-    if variants:
-        best = max((row for row in rows if row.get("variant")), key=_merit)
-        return build_reader(
-            run / best["variant"], out, checkpoint=checkpoint, seed=seed, members=members, storage=storage
-        )
+    if variants := list(dict.fromkeys(row["variant"] for row in rows if row.get("variant"))):
+        raise UserError(f"{run}: holds one study per variant; name the directory of one of {', '.join(variants)}")
     epoch = max(row["checkpoint"] for row in rows) if checkpoint is None else checkpoint
     choices = [*_scored(rows), *_committee(run)]
     fitting = [one for one in choices if one.epoch == epoch and seed in (None, one.seed)]

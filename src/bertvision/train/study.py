@@ -271,6 +271,8 @@ class Study:
             raise UserError(f"data.train: {self.recipe.data.train} holds nothing to learn from")
         sizes = {split: {"questions": len(one.records), "windows": len(one.windows)} for split, one in data.items()}
         self.journal.log("data", **sizes)
+        for note in (note for one in data.values() for note in one.notes):
+            self.journal.note(note)
         origins = {n: {"source": one.source, "synthetic": is_synthetic(one.source)} for n, one in data.items()}
         self.record.add(
             data={split: origins[split] | sizes[split] for split in data},
@@ -283,6 +285,7 @@ class Study:
     def identity(self) -> str:
         """What training depends on beside the seed: recipe, weights, tokenizer, windows."""
         plain = dataclasses.asdict(self.recipe)
+        plain["data"].pop("broken")  # what it does shows in the windows
         digest = hashlib.sha256(json.dumps({k: v for k, v in plain.items() if k not in COSMETIC}).encode())
         digest.update(self._untouched.fingerprint.encode())
         if start := self.recipe.finetune.start:
