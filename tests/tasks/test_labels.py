@@ -256,6 +256,6 @@ def test_real_sets_are_split_and_cut(name, tokenizer):
     sets = task.load(data, tokenizer, 0)
     assert len(sets["train"].records) == 200
     assert max(one.windows.lengths.max() for one in sets.values()) <= 40
-    whole = task.dataset(data.train, tokenizer, data).gold  # every label, and the mean of the scores, as in all of it
-    for split, off in (("train", 0.01), ("tune", 0.1)):
-        assert abs(sets[split].gold.mean() - whole.mean()) < off
+    whole = task.dataset(data.train, tokenizer, data).gold
+    for split, one in (("train", 1 / 200), ("tune", 1 / 20)):  # as all of it, but for one example
+        assert abs(sets[split].gold.mean() - whole.mean()) <= one * np.ptp(whole)

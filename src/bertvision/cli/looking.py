@@ -38,12 +38,10 @@ def evaluate(
     """Scores of every member of a run on any data, or official scores of a predictions file."""
     from bertvision.train.evaluation import predict_run, score_file, score_run, submit_run
 
-    if submission is not None or predictions is not None:
+    if out := submission or predictions:
+        write = submit_run if submission else predict_run
         cell: dict[str, Any] = {"data": data, "checkpoint": checkpoint, "seed": seed, "member": member}
-        if submission is not None:
-            path, name = submit_run(run, submission, quiet=as_json, **cell)
-        else:
-            path, name = predict_run(run, predictions, quiet=as_json, **cell)
+        path, name = write(run, out, quiet=as_json, **cell)
         print(json.dumps({"file": str(path), "member": name}) if as_json else f"{path}: predictions of {name}")
         return
     if run.is_dir():

@@ -45,13 +45,7 @@ COSTS = (
     Metric("infer_seconds", "Inference s", 1),
     Metric("ms_per_question", "ms per question", 2),
 )
-NAMES = {
-    "accuracy": "accuracy",
-    "matthews": "Matthews",
-    "pearson": "Pearson",
-    "spearman": "Spearman",
-    **{m.key: m.label for m in SPANS},
-}
+NAMES = {"matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman", **{m.key: m.label for m in SPANS}}
 # What a row counts, measures and chooses by, as against what it is scored by.
 NOT_A_METRIC = re.compile(
     "seed|checkpoint|fraction|head_epochs|threshold|tune_.*|ms_per_question|(.*_)?(total|parameters|seconds|bytes|gib)"
