@@ -37,6 +37,8 @@ class DataRecipe:
     """Where thresholds and the like are chosen. Empty: a share of the training articles is split off."""
     test: str = "sample:test"
     """What is reported; nothing is ever chosen on it."""
+    also: str = ""
+    """A second set to report, such as `glue:MNLI/dev_mismatched`: the same members, scored on it too; empty: none."""
     tune_share: Annotated[float, Between(0.01, 0.9)] = 0.1
     """The share of training questions split off, by whole articles, where `tune` is empty."""
     fraction: Annotated[float, Between(0.0001, 1)] = 1.0
@@ -60,6 +62,9 @@ class DataRecipe:
     """The column of your own table that holds the label or the score."""
     labels: tuple[str, ...] = ()
     """The labels of your own table, in order; empty: those of the training set, sorted."""
+    metric: Literal["", "accuracy", "f1", "matthews"] = ""
+    """What decides on your own table of labels: accuracy unless named. Of two labels, `f1` is that of the second; of
+    more, the mean over all of them."""
     broken: Literal["refuse", "leave out"] = "refuse"
     """Lines of a table that are no rows, such as some of the official QQP/train.tsv: refused with their numbers, or
     left out, and their number told."""

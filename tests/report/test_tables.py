@@ -42,10 +42,12 @@ def test_mean_deviation_and_paired_difference():
 
 
 def test_a_score_of_zero_is_a_percentage_like_any_other():
-    found = [{"member": "backbone", "accuracy": 69.1, "matthews": 0.0, "made_up": 0.25}]
+    found = [{"member": "backbone", "accuracy": 69.1, "matthews": 0.0, "also_matthews": 0.0, "made_up": 0.25}]
+    assert [metric.label for metric in metrics_of(summarise(found))][2] == "Matthews, second set"
     assert {metric.key: metric.digits for metric in metrics_of(summarise(found))} == {
         "accuracy": 2,
         "matthews": 2,
+        "also_matthews": 2,
         "made_up": 4,
     }
 

@@ -71,6 +71,16 @@ def test_the_order_of_labels_can_be_given(own, tokenizer):
         Labels().load(dataclasses.replace(own, labels=("south", "west")), tokenizer, 0)
 
 
+def test_which_metric_decides_can_be_given(own, numbers, tokenizer):
+    task = Labels()
+    task.load(dataclasses.replace(own, metric="f1"), tokenizer, 0)
+    assert task.metrics == ("matthews", "accuracy", "f1")
+    with pytest.raises(UserError, match=r"data\.metric: glue:RTE/train has its own, accuracy decides"):
+        Labels().settle(DataRecipe("glue:RTE/train", "", "glue:RTE/dev", metric="f1"), {})
+    with pytest.raises(UserError, match=r"data\.metric: is for labels; of scores, spearman decides"):
+        Score().settle(dataclasses.replace(numbers, metric="f1"), {})
+
+
 def test_facts_are_enough_without_the_training_data(own, tokenizer, tmp_path):
     task = Labels()
     task.load(own, tokenizer, 0)

@@ -1,6 +1,7 @@
 """A series of variants: checked before it begins, each in its directory, joined in one table, resumed."""
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from bertvision.data.glue import GLUE
 from bertvision.errors import UserError
 from bertvision.files import load_tensors
 from bertvision.recipe import Recipe, load_recipe
+from bertvision.report.page import write_report
 from bertvision.train.evaluation import predict_run, score_run, submit_run
 from bertvision.train.series import Series, make_run, open_run, variant_recipes
 from bertvision.train.study import Study
@@ -264,3 +266,20 @@ def test_lines_that_are_left_out_are_told(tmp_path):
     assert [one["text"] for one in log if one["event"] == "note"] == [
         f"{path}: 1 of 31 lines are broken and left out"
     ] * 2
+
+
+@pytest.mark.parametrize("task", ["labels", "spans"])
+def test_a_second_set_is_scored_by_the_same_members(task, tmp_path):
+    if task == "labels":
+        test, heads = labelled(tmp_path / "b.csv", 16, 1), [{"kind": "pool"}]
+        recipe = text_recipe(labelled(tmp_path / "a.csv", 24), test, data={"also": test}, heads=heads)
+    else:
+        recipe = recipe_of(**BRIEF, data={"also": questions(24, 2)})
+    study = Study(recipe, tmp_path / "run", quiet=True)
+    rows = study.run()
+    assert {row["role"] for row in rows} == {"backbone", "head", "ensemble"}
+    assert recipe.data.also == recipe.data.test
+    for row, metric in product(rows, study.task.metrics):
+        assert row[f"also_{metric}"] == row[metric]
+    assert all(stage.done for stage in study.journal.agenda.stages)
+    assert "second set" in write_report(tmp_path / "run").read_text(encoding="utf-8")

@@ -16,8 +16,9 @@ from bertvision.recipe import DataRecipe
 
 
 def article_sets(data: DataRecipe, seed: int) -> dict[str, tuple[str, list[dict[str, Any]]]]:
-    """{split: (source, articles)}. Without a tune set, one is split off by article; `negatives` are added to train."""
-    sources = {"train": data.train, "tune": data.tune, "test": data.test}
+    """{split: (source, articles)}, `also` only where there is one. Without a tune set, one is split off by article;
+    `negatives` are added to train."""
+    sources = {"train": data.train, "tune": data.tune, "test": data.test, "also": data.also}
     articles = {split: load_articles(source) for split, source in sources.items() if source}
     if not data.tune:
         articles["train"], articles["tune"] = split_by_article(articles["train"], data.tune_share, seed)
@@ -26,7 +27,7 @@ def article_sets(data: DataRecipe, seed: int) -> dict[str, tuple[str, list[dict[
         from bertvision.data.negatives import add_negatives
 
         articles["train"] = add_negatives(articles["train"], data.negatives)
-    return {split: (sources[split], articles[split]) for split in ("train", "tune", "test")}
+    return {split: (sources[split], articles[split]) for split in sources if split in articles}
 
 
 class Examples(NamedTuple):
@@ -44,9 +45,9 @@ def read_examples(source: str, data: DataRecipe, labelled: bool = True) -> Examp
 
 
 def example_sets(data: DataRecipe, train: Examples, strata: NDArray[np.int64], seed: int) -> dict[str, Examples]:
-    """The sets by their names. Without a tune set, one is split off `train`, the same share of every stratum.
+    """The sets by their names, `also` only where there is one.
 
-    strata: (n,) of the training examples. A limit on training limits what is split off for choosing accordingly; what
+    Without a tune set, one is split off `train`, the same share of every stratum. strata: (n,) of the training examples. A limit on training limits what is split off for choosing accordingly; what
     `fraction` and `limit` leave has the same share of every stratum, too.
     """
     stay = np.arange(len(strata))
@@ -62,6 +63,7 @@ def example_sets(data: DataRecipe, train: Examples, strata: NDArray[np.int64], s
         "train": Examples(data.train, [train.examples[i] for i in stay], train.notes),
         "tune": tune,
         "test": read_examples(data.test, data),
+        **({"also": read_examples(data.also, data)} if data.also else {}),
     }
 
 
@@ -95,7 +97,7 @@ def check_sources(data: DataRecipe, labels: Sequence[str] | None) -> None:
 
     labels: those that are learnt, none for scores, None where they are not known yet.
     """
-    for key, source in (("train", data.train), ("tune", data.tune), ("test", data.test)):
+    for key, source in (("train", data.train), ("tune", data.tune), ("test", data.test), ("also", data.also)):
         if source:
             check_fits(source, data, labels, f"data.{key}: ")
     if data.negatives and is_text(data.train):

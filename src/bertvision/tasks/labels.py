@@ -21,6 +21,7 @@ from bertvision.data.sets import (
 )
 from bertvision.data.source import load_articles
 from bertvision.data.text_windows import make_text_windows
+from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import How, combine
 from bertvision.evaluate.labels import LabelCollector, LabelPredictions, label_points, label_scores
 from bertvision.evaluate.points import Points
@@ -53,6 +54,10 @@ class Labels(OneWindow):
             self.labels, self.metrics = task.labels, task.metrics
         else:
             self.labels = tuple(data.labels or known)
+            last = data.metric or self.metrics[-1]
+            self.metrics = (*(one for one in self.metrics if one != last), last)
+        if data.metric and self.metrics[-1] != data.metric:
+            raise UserError(f"data.metric: {data.train} has its own, {self.metrics[-1]} decides; leave it out")
         check_sources(data, self.labels or None)
 
     def facts(self) -> dict[str, Any]:

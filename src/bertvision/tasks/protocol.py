@@ -72,7 +72,8 @@ class Task(Protocol):
         """What was learnt from the training data and is needed without them, as JSON."""
 
     def load(self, data: DataRecipe, tokenizer: Tokenizer, seed: int) -> dict[str, Dataset]:
-        """The sets `train`, `tune` and `test` of a recipe. Without a tune set, one is split off train."""
+        """The sets `train`, `tune`, `test` and, if there is one, `also` of a recipe. Without a tune set, one is split
+        off train."""
 
     def dataset(self, source: str, tokenizer: Tokenizer, data: DataRecipe, labelled: bool = True) -> Dataset:
         """A set to predict, of the kind that was learnt. labelled: whether it must come with what can be scored."""

@@ -39,6 +39,8 @@ class Score(OneWindow):
             self.scale = Scale(*glue.SCALE)
         elif "scale" in facts:
             self.scale = Scale(*facts["scale"])
+        if data.metric:
+            raise UserError(f"data.metric: is for labels; of scores, {self.metrics[-1]} decides")
         check_sources(data, ())
 
     def facts(self) -> dict[str, Any]:
