@@ -47,8 +47,9 @@ def read_examples(source: str, data: DataRecipe, labelled: bool = True) -> Examp
 def example_sets(data: DataRecipe, train: Examples, strata: NDArray[np.int64], seed: int) -> dict[str, Examples]:
     """The sets by their names, `also` only where there is one.
 
-    Without a tune set, one is split off `train`, the same share of every stratum. strata: (n,) of the training examples. A limit on training limits what is split off for choosing accordingly; what
-    `fraction` and `limit` leave has the same share of every stratum, too.
+    Without a tune set, one is split off `train`, the same share of every stratum. strata: (n,) of the training
+    examples. A limit on training limits what is split off for choosing accordingly; what `fraction` and `limit` leave
+    has the same share of every stratum, too.
     """
     stay = np.arange(len(strata))
     if data.tune:
