@@ -119,7 +119,7 @@ def test_other_line_ends_and_suffixes(name, text, tmp_path):
     ("name", "text", "says"),
     [
         ("a.csv", "a;b\n1;2\n", "its columns are parted by semicolons; part them by commas"),
-        ("a.tsv", "a,b\n1,2\n", "its columns are parted by commas; part them by tabs"),
+        ("a.tsv", "a,b\n1,2\n", "its columns are parted by commas, as in a .csv; part them by tabs"),
     ],
 )
 def test_columns_parted_by_something_else(name, text, says, tmp_path):

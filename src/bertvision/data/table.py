@@ -111,10 +111,10 @@ def _place(path: Path, names: list[str], column: str) -> int:
         return names.index(column)
     if column in names:
         raise UserError(f"{path}: two columns are called {column!r}; rename one of them")
-    for mark, called in ((";", "semicolons"), ("\t", "tabs"), (",", "commas")):
+    wanted = "tabs" if path.suffix.lower() == ".tsv" else "commas"
+    for mark, called in ((";", "semicolons"), ("\t", "tabs, as in a .tsv"), (",", "commas, as in a .csv")):
         if len(names) == 1 and column in names[0].split(mark):
-            right = "tabs, or call it .csv" if path.suffix.lower() == ".tsv" else "commas, or call it .tsv"
-            raise UserError(f"{path}: its columns are parted by {called}; part them by {right}")
+            raise UserError(f"{path}: its columns are parted by {called}; part them by {wanted}")
     raise UserError(f"{path}: has no column {column!r}; {nearest(column, names)}")
 
 
