@@ -12,6 +12,7 @@ from encoders import WORDS
 from runs import encoder, recipe_of
 
 NAMES = ("north", "south")
+SPLITS = ("train", "dev", "dev_matched", "dev_mismatched")
 
 
 def labelled(path: Path, count: int, seed: int = 0) -> str:
@@ -49,7 +50,7 @@ def _words(chance: random.Random) -> str:
     return " ".join(chance.choices(plain, k=chance.randint(1, 8)))
 
 
-def glue_folder(path: Path, count: int, splits: tuple[str, ...] = ("train", "dev", "dev_matched")) -> str:
+def glue_folder(path: Path, count: int, splits: tuple[str, ...] = SPLITS) -> str:
     """All nine tasks of GLUE in the official layout, `count` made-up examples in each file."""
     for name, task in GLUE.items():
         (path / name).mkdir(parents=True)

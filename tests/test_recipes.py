@@ -19,7 +19,7 @@ from bertvision.train.bank import at_fractions, unique_names
 from bertvision.train.count import parameter_table
 from bertvision.train.finetune import checkpoint_epochs
 from encoders import save_tiny
-from tables import glue_folder
+from tables import glue_folder, labelled
 
 ROOT = Path(__file__).parents[1]
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
@@ -45,6 +45,7 @@ SHORTER = {
         '{name = "adapters", finetune = {train_layers = 0, adapters = 8}}]',
     ),
     "glue": ("data.tune=", "bank.epochs=1", "finetune.checkpoints=[]"),
+    "table": ("data.tune=", 'data.text=["first", "second"]', "bank.epochs=1", "finetune.checkpoints=[]"),
 }
 
 each_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -100,7 +101,7 @@ def test_every_command_in_its_comments_can_be_given(path):
 @each_recipe
 def test_published_results_have_a_place(path):
     recipe = load_recipe(path)
-    known = {*members(recipe), *(["ensemble"] if recipe.heads else [])}
+    known = {*members(recipe), *(["ensemble", "best head"] if recipe.heads else [])}
     for entry in recipe.paper:
         assert entry["checkpoint"] in checkpoint_epochs(recipe.finetune)
         assert entry["member"] in known or entry["member"].endswith(("(not named)", "(BERT-large)"))
@@ -134,6 +135,11 @@ def test_runs_from_tuning_to_report(path, encoders, tmp_path):
     family = "albert" if "albert" in load_recipe(path).backbone.name else "bert"
     folder = f"data.glue={glue_folder(tmp_path / 'glue', 16)}"
     settings = [f"backbone.name={encoders[family]}", *SHRUNK, *SHORTER.get(path.stem, ()), folder]
+    if path.stem == "table":
+        settings += [
+            f"data.train={labelled(tmp_path / 'a.csv', 30)}",
+            f"data.test={labelled(tmp_path / 'b.csv', 16, 1)}",
+        ]
     recipe = load_recipe(path, settings)
     rows = json.loads(
         run("study", str(path), *(w for s in settings for w in ("--set", s)), "--out", str(tmp_path), "--json")

@@ -38,17 +38,20 @@ class DataRecipe:
     """Where thresholds and the like are chosen. Empty: a share of the training articles is split off."""
     test: str = "sample:test"
     """What is reported; nothing is ever chosen on it."""
+    also: str = ""
+    """A second set to report, such as `glue:MNLI/dev_mismatched`: the same members, scored on it too; empty: none."""
     tune_share: Annotated[float, Between(0.01, 0.9)] = 0.1
     """The share of training questions split off, by whole articles, where `tune` is empty."""
     fraction: Annotated[float, Between(0.0001, 1)] = 1.0
-    """Use only this share of the training questions. Smaller shares are subsets of larger ones."""
+    """Use only this share of the training questions. Smaller shares are subsets of larger ones; of texts, every label
+    (or range of scores) gives the same share."""
     max_length: Annotated[int, Between(16)] = 384
     """Longest window in tokens, special tokens included."""
     overlap: Count = 128
     """Tokens that two neighbouring windows of a long context share; less than half of `max_length`."""
     limit: Count = 0
-    """Most training examples; 0 = all. A smaller limit takes a subset of a larger. For `labels` and `score`, a tune set
-    that is split off is cut down with it."""
+    """Most training examples; 0 = all. A smaller limit takes a subset of a larger; of texts, every label (or range of
+    scores) gives the same share. A tune set that is split off texts is cut down with it."""
     negatives: NonNegative = 0.0
     """Unanswerable questions to add per answerable one of the training set: a question is paired with the most similar
     other paragraph of its article that does not hold its answer. 0 = none."""
@@ -60,6 +63,12 @@ class DataRecipe:
     """The column of your own table that holds the label or the score."""
     labels: tuple[str, ...] = ()
     """The labels of your own table, in order; empty: those of the training set, sorted."""
+    metric: Literal["", "accuracy", "f1", "matthews"] = ""
+    """What decides on your own table of labels: accuracy unless named. Of two labels, `f1` is that of the second; of
+    more, the mean over all of them."""
+    broken: Literal["refuse", "leave out"] = "refuse"
+    """Lines of a table that are no rows, such as some of the official QQP/train.tsv: refused with their numbers, or
+    left out, and their number told."""
 
 
 @dataclass(frozen=True)
@@ -241,6 +250,9 @@ def _check_together(recipe: Recipe, where: str) -> None:
             raise UserError(f"{where}: {key}: give at least one, each once")
     if len(recipe.data.text) > 2:
         raise UserError(f"{where}: data.text: one column, or two for pairs of texts")
+    labels = recipe.data.labels
+    if labels and (len(labels) < 2 or len(set(labels)) < len(labels) or not all(labels)):
+        raise UserError(f"{where}: data.labels: give at least two, each once, none of them empty")
     tuning = recipe.finetune
     if tuning.lower == "stored" and (tuning.norms == "all" or tuning.adapters or tuning.lora):
         raise UserError(f'{where}: finetune.lower: "stored" needs norms = "trained", and neither adapters nor LoRA')

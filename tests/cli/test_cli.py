@@ -17,6 +17,7 @@ import pytest
 
 from bertvision import __version__
 from bertvision.cli import app, data_app, main
+from bertvision.cli.printing import print_table
 from bertvision.data.source import fetch_official
 from bertvision.heads import REGISTRY
 from bertvision.report.terminal import download_bar
@@ -79,6 +80,13 @@ def test_version_and_module(tmp_path):
     command = [sys.executable, "-m", "bertvision", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
     assert done.stdout == f"bertvision {__version__}\n" and done.stderr == ""
+
+
+def test_what_rows_say_about_themselves_stands_under_the_table(capsys):
+    place = {"seed": 1, "checkpoint": 1.0, "member": "backbone", "role": "backbone", "threshold_from": ""}
+    print_table([{**place, "variant": name, "matthews": 0.0, "note": "always says 'no'"} for name in ("CoLA", "RTE")])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == [f"{name}: backbone (epoch 1, seed 1): always says 'no'." for name in ("CoLA", "RTE")]
 
 
 def test_a_study_prints_a_table_and_where_the_report_is(place, tmp_path):

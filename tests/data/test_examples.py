@@ -86,8 +86,22 @@ def test_a_table_without_rows(tmp_path):
         load_examples(str(tmp_path / "a.csv"), OWN)
 
 
+def test_targets_that_are_not_wanted(table):
+    unlabelled = load_examples(table, DataRecipe(text=("title",), label="none such"), labelled=False)
+    assert [(one.texts, one.target) for one in unlabelled[:2]] == [(("A",), None), (("D",), None)]
+
+
+@pytest.mark.parametrize("pair", [("pos", "pos "), ("1", "1.0")])
+def test_labels_that_look_like_one(pair):
+    with pytest.raises(UserError, match=rf"the labels '{pair[0]}' and '{pair[1]}' look like one; .*data\.labels"):
+        found_labels([example(one) for one in (*pair, "other")])
+
+
 def test_kinds_of_sources():
-    assert is_text("glue:CoLA/train") and is_text("a/b.tsv+c.jsonl")
+    assert is_text("glue:CoLA/train") and is_text("a/b.tsv+c.JSONL")
+    for ending in ("*2", "#1/2"):
+        with pytest.raises(UserError, match=r"only files of questions on paragraphs can be .*; name mine\.csv"):
+            is_text(f"mine.csv{ending}")
     assert not is_text("sample:train") and not is_text("squad.json")
     with pytest.raises(UserError, match="joins questions on paragraphs with tables"):
         is_text("a.csv+b.json")
@@ -127,4 +141,7 @@ def test_statistics(table, tmp_path):
         "mean": 1.95,
         "highest": 3.9,
     }
+    path.write_text("t\ty\n" + "".join(f"a b\tintent {n % 30}\n" for n in range(61)))
+    many = describe(str(path), DataRecipe(text=("t",), label="y"))
+    assert many["different_labels"] == 30 and len(many["labels"]) == 20 and many["labels"]["intent 0"] == 3
     assert describe("sample:tune:20", DataRecipe())["synthetic"] is True

@@ -1,5 +1,8 @@
 """GLUE: the official files, complete and as they stand; the hub's rows; files that GLUE takes."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 
 from bertvision.data import glue
@@ -96,12 +99,58 @@ def test_a_test_set_has_no_labels(tmp_path):
 
 def test_no_files_and_no_hub(tmp_path, monkeypatch):
     monkeypatch.delenv("BERTVISION_DATA", raising=False)
-    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+    monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=r"glue:RTE/dev: needs `datasets`.*put the official files into"):
         glue.read("glue:RTE/dev", str(tmp_path / "none"))
     (tmp_path / "glue").mkdir()
-    with pytest.raises(UserError, match=r"dev\.tsv: no such file"):
+    with pytest.raises(UserError, match=r"`bertvision data fetch glue:RTE` .*put the official files into"):
         glue.read("glue:RTE/dev", str(tmp_path / "glue"))
+
+
+def test_the_first_place_that_has_the_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("BERTVISION_DATA", str(tmp_path / "other"))
+    (tmp_path / "own" / "CoLA").mkdir(parents=True)  # a folder, but not with this task
+    (tmp_path / "other" / "glue" / "RTE").mkdir(parents=True)
+    (tmp_path / "other" / "glue" / "RTE" / "test.tsv").write_text("index\tsentence1\tsentence2\n0\ta\tb\n")
+    assert glue.read("glue:RTE/test", str(tmp_path / "own"))[1] == [(2, ("a", "b"))]
+
+
+def test_the_hub_is_asked_for_what_no_place_has(tmp_path, monkeypatch):
+    monkeypatch.delenv("BERTVISION_DATA", raising=False)
+    asked = []
+
+    def load_dataset(*words: str, split: str) -> list[dict]:
+        asked.append((*words, split))
+        return [{"premise": "a", "hypothesis": "b", "label": 1}]
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    assert glue.read("glue:MNLI/dev_mismatched", str(tmp_path)) == (
+        "glue:MNLI/dev_mismatched",
+        [(1, ("a", "b", "neutral"))],
+    )
+    assert asked == [("nyu-mll/glue", "mnli", "validation_mismatched")]
+
+
+def test_a_hub_that_does_not_answer(monkeypatch):
+    def load_dataset(*words: str, split: str) -> list[dict]:
+        raise ConnectionError("no way\nthere")
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    with pytest.raises(UserError, match=r"^glue:STS-B/dev: cannot be loaded from the hub \(no way\); go online$"):
+        glue.hub_rows("STS-B", "dev")
+
+
+def test_broken_lines_of_an_official_file(tmp_path):
+    folder = tmp_path / "QQP"
+    folder.mkdir()
+    header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+    (folder / "train.tsv").write_text(header + '1\t2\t3\ta\tb\t0\n4\t5\t6\tc\n"\td\t0\n7\t8\t9\te\tf\t1\n')
+    with pytest.raises(UserError, match=r"2 lines are broken: line 3 has 4 columns, .*data\.broken = \"leave out\""):
+        load_examples("glue:QQP/train", DataRecipe(glue=str(tmp_path)))
+    notes: list[str] = []
+    found = load_examples("glue:QQP/train", DataRecipe(glue=str(tmp_path), broken="leave out"), notes=notes)
+    assert [example.texts for example in found] == [("a", "b"), ("e", "f")]
+    assert notes == [f"{folder / 'train.tsv'}: 2 of 4 lines are broken and left out"]
 
 
 def test_rows_of_the_hub_are_spelt_as_in_the_files():
@@ -126,9 +175,9 @@ def test_fetched_files_read_like_the_official_ones(name, tmp_path):
     for split in glue.SPLITS[name]:
         _, rows = glue.read(f"glue:{name}/{split}", str(tmp_path))
         assert [cells for _, cells in rows] == [cells for _, cells in rows_of(name, split)]
-    with pytest.raises(UserError, match=r"has 0 rows, not 635"):
-        glue.fetch("WNLI", tmp_path / "short", lambda task, split: [])
-    assert not (tmp_path / "short" / "WNLI" / "train.tsv").exists()
+    with pytest.raises(UserError, match=r"test: has 0 rows, not 146; nothing was kept"):
+        glue.fetch("WNLI", tmp_path / "short", lambda task, split: [] if split == "test" else rows_of(task, split))
+    assert not (tmp_path / "short").exists()
 
 
 @pytest.mark.parametrize(
@@ -141,11 +190,30 @@ def test_fetched_files_read_like_the_official_ones(name, tmp_path):
     ],
 )
 def test_submissions(source, name, tmp_path):
-    path = glue.write_submission(tmp_path / "out", source, ["x", "y"])
+    task, split = glue.parse(source)
+    first, second = glue.GLUE[task].labels[:2]
+    path = glue.write_submission(tmp_path / "out", source, [first] + [second] * (glue.SPLITS[task][split] - 1))
     assert path == tmp_path / "out" / name
-    assert path.read_text() == "index\tprediction\n0\tx\n1\ty\n"
+    assert path.read_text().startswith(f"index\tprediction\n0\t{first}\n1\t{second}\n")
+    assert path.read_text().count("\n") == glue.SPLITS[task][split] + 1
 
 
 def test_scores_are_clipped_for_submission(tmp_path):
-    path = glue.write_submission(tmp_path, "glue:STS-B/test", [-0.2, 2.34567, 5.1])
-    assert path.read_text() == "index\tprediction\n0\t0.000\n1\t2.346\n2\t5.000\n"
+    path = glue.write_submission(tmp_path, "glue:STS-B/test", [-0.2, 2.34567, 5.1] + [1.0] * 1376)
+    assert path.read_text().startswith("index\tprediction\n0\t0.000\n1\t2.346\n2\t5.000\n")
+
+
+@pytest.mark.parametrize(
+    ("source", "predictions", "says"),
+    [
+        ("glue:WNLI/dev", ["0"] * 71, "GLUE takes predictions of test sets; name glue:WNLI/test"),
+        ("glue:WNLI/test", ["0"] * 71, "has 71 rows here; GLUE takes predictions of all 146"),
+        ("glue:WNLI/test", ["0"] * 145 + ["neutral"], "'neutral' is no prediction for WNLI; its labels are 0, 1"),
+        ("glue:WNLI/test", [0.3] * 146, "0.3 is no prediction for WNLI"),
+        ("glue:STS-B/test", ["entailment"] * 1379, "'entailment' is no prediction for STS-B; it wants numbers"),
+    ],
+)
+def test_what_glue_would_not_take(source, predictions, says, tmp_path):
+    with pytest.raises(UserError, match=says):
+        glue.write_submission(tmp_path / "out", source, predictions)
+    assert not (tmp_path / "out").exists()

@@ -84,6 +84,49 @@ def test_errors_name_file_line_and_column(name, text, says, tmp_path):
     assert "\n" not in str(error.value)
 
 
+BROKEN = "a\tb\n1\t2\n3\n4\t5\n6\t7\t8\n9\t10\n"
+
+
+def test_every_broken_line_is_told_at_once(tmp_path):
+    says = r"line 3 has 1 columns, not 2 as a, b; line 5 has 3 columns; mend them, or set data\.broken"
+    with pytest.raises(UserError, match=rf"a\.tsv: 2 lines are broken: {says}"):
+        read_columns(written(tmp_path, "a.tsv", BROKEN), ["a", "b"])
+    with pytest.raises(UserError, match=r"a\.tsv: 20 lines are broken: .*line 6 has 1 columns; and 15 more; mend"):
+        read_columns(written(tmp_path, "a.tsv", "a\tb\n" + "x\n" * 20), ["a", "b"])
+    with pytest.raises(UserError, match=r"a\.jsonl: 2 lines are broken: line 1: not JSON .*; line 3: has no 'b'"):
+        read_columns(written(tmp_path, "a.jsonl", '{"a": \n{"a": 1, "b": 2}\n{"a": 1}\n'), ["a", "b"])
+
+
+def test_broken_lines_are_left_out_where_that_is_asked_for(tmp_path):
+    left: list[int] = []
+    rows = read_columns(written(tmp_path, "a.tsv", BROKEN), ["a"], left_out=left)
+    assert rows == [(2, ("1",)), (4, ("4",)), (6, ("9",))] and left == [3, 5]
+
+
+def test_a_cell_may_be_long(tmp_path):
+    path = written(tmp_path, "a.csv", "a,b\n" + "x" * 300_000 + ",1\n")
+    assert len(read_columns(path, ["a"])[0][1][0]) == 300_000
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.tsv", "a\tb\r1\t2\r"), ("a.CSV", "a,b\r1,2\r"), ("a.TSV", "a\tb\n1\t2\n")]
+)
+def test_other_line_ends_and_suffixes(name, text, tmp_path):
+    assert read_columns(written(tmp_path, name, text), ["a", "b"]) == [(2, ("1", "2"))]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("a.csv", "a;b\n1;2\n", "its columns are parted by semicolons; part them by commas"),
+        ("a.tsv", "a,b\n1,2\n", "its columns are parted by commas, as in a .csv; part them by tabs"),
+    ],
+)
+def test_columns_parted_by_something_else(name, text, says, tmp_path):
+    with pytest.raises(UserError, match=says):
+        read_columns(written(tmp_path, name, text), ["a", "b"])
+
+
 def test_no_file(tmp_path):
     with pytest.raises(UserError, match=r"none\.tsv: no such file"):
         read_columns(tmp_path / "none.tsv", ["a"])

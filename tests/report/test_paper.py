@@ -49,6 +49,11 @@ def test_without_a_label_another_run_is_called_after_its_settings():
     assert seen["member"] == "backbone, finetune.adapters=64"
 
 
+def test_a_study_without_variants_has_no_use_for_what_is_published_of_one():
+    entry = {"checkpoint": 3, "member": "backbone", "f1": 63.9, "variant": "RTE"}
+    assert for_run([entry, {**entry, "variant": "", "f1": 70.1}], RECIPE) == [{**entry, "variant": "", "f1": 70.1}]
+
+
 def test_the_ensemble_is_found_whatever_it_blends():
     found = rows("backbone", "pool", "backbone + pool")
     entry = {"checkpoint": 3, "member": "ensemble", "f1": 79.8}

@@ -284,10 +284,12 @@ def test_a_chosen_ensemble_is_shown_with_its_members():
 
 
 def test_rows_may_say_something_about_themselves():
-    metrics = [row("pool", 1, kind, note="always says 'no'") for kind in ("tune", "zero")]
-    assert row_notes(metrics) == ["pool: always says 'no'."]
+    said = {"note": "always says 'no'"}
+    metrics = [row("pool", 1, kind, 0.3, **said) for kind in ("tune", "zero")] + [row("pool", 1, seed=2, **said)]
+    expected = "pool (epoch 0.3, seed 1; epoch 1, seed 2): always says 'no'."
+    assert row_notes([*metrics, row("pool", 70)]) == [expected]
     study = Study("x", rows=summarise(metrics), notes=row_notes(metrics))
-    assert "pool: always says 'no'." in [b.text for b in score_blocks(study, [F1], Album()) if isinstance(b, Note)]
+    assert expected in [b.text for b in score_blocks(study, [F1], Album()) if isinstance(b, Note)]
 
 
 def test_without_an_analysis_the_way_to_one_is_shown():

@@ -41,6 +41,17 @@ def test_mean_deviation_and_paired_difference():
     assert Spread((5.0,)).sd is None
 
 
+def test_a_score_of_zero_is_a_percentage_like_any_other():
+    found = [{"member": "backbone", "accuracy": 69.1, "matthews": 0.0, "also_matthews": 0.0, "made_up": 0.25}]
+    assert [metric.label for metric in metrics_of(summarise(found))][2] == "Matthews, second set"
+    assert {metric.key: metric.digits for metric in metrics_of(summarise(found))} == {
+        "accuracy": 2,
+        "matthews": 2,
+        "also_matthews": 2,
+        "made_up": 4,
+    }
+
+
 def test_difference_is_to_the_backbone_of_the_same_place():
     rows = [row("backbone", 60, checkpoint=0.3), row("backbone", 70), row("backbone", 65, kind="zero")]
     rows += [row("pool", 63, checkpoint=0.1 + 0.2), row("pool", 69), row("pool", 66, kind="zero")]

@@ -57,6 +57,13 @@ def assert_answers_as_scored(reader: Reader, run: Path, row: dict) -> None:
             assert got["answer"] == ("" if doubt > 0 else entry["nbest"][0]["text"])
 
 
+def test_a_series_has_no_best(copy, tmp_path):
+    found = [{**row, "variant": name} for name in ("RTE", "CoLA") for row in rows(copy)]
+    (copy / "metrics.json").write_text(json.dumps(found))
+    with pytest.raises(UserError, match="holds one study per variant; name the directory of one of RTE, CoLA"):
+        build_reader(copy, tmp_path / "reader")
+
+
 def test_the_best_on_tune_of_the_last_checkpoint(run, tmp_path):
     reader = Reader.from_pretrained(build_reader(run, tmp_path / "reader"))
     best = max((row for row in rows(run) if row["checkpoint"] == 1), key=lambda row: row["tune_f1"])

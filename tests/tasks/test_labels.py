@@ -71,6 +71,16 @@ def test_the_order_of_labels_can_be_given(own, tokenizer):
         Labels().load(dataclasses.replace(own, labels=("south", "west")), tokenizer, 0)
 
 
+def test_which_metric_decides_can_be_given(own, numbers, tokenizer):
+    task = Labels()
+    task.load(dataclasses.replace(own, metric="f1"), tokenizer, 0)
+    assert task.metrics == ("matthews", "accuracy", "f1")
+    with pytest.raises(UserError, match=r"data\.metric: glue:RTE/train has its own, accuracy decides"):
+        Labels().settle(DataRecipe("glue:RTE/train", "", "glue:RTE/dev", metric="f1"), {})
+    with pytest.raises(UserError, match=r"data\.metric: is for labels; of scores, spearman decides"):
+        Score().settle(dataclasses.replace(numbers, metric="f1"), {})
+
+
 def test_facts_are_enough_without_the_training_data(own, tokenizer, tmp_path):
     task = Labels()
     task.load(own, tokenizer, 0)
@@ -167,6 +177,56 @@ def test_scores_that_are_all_the_same(tmp_path, tokenizer):
         Score().load(DataRecipe(str(path), str(path), str(path), text=("text",), label="y"), tokenizer, 0)
 
 
+def test_a_limit_keeps_the_share_of_every_label(tmp_path, tokenizer):
+    path = tmp_path / "rare.csv"
+    kinds = ["c" if n % 100 == 7 else "b" if n % 10 == 3 else "a" for n in range(1000)]
+    path.write_text("text,y\n" + "".join(f"the king {n},{kind}\n" for n, kind in enumerate(kinds)))
+    data = DataRecipe(str(path), "", str(path), text=("text",), label="y", max_length=32, overlap=8)
+    for options, sizes in (({"limit": 100}, (100, 10)), ({"limit": 20}, (20, 2)), ({"fraction": 0.1}, (90, 100))):
+        sets = Labels().load(dataclasses.replace(data, **options), tokenizer, 0)
+        for split, size in zip(("train", "tune"), sizes):
+            found = np.bincount(sets[split].gold, minlength=3)
+            assert found.sum() == size and np.all(np.abs(found - size * np.array([0.89, 0.1, 0.01])) <= 1)
+        assert len(set(sets["train"].gold)) == 3  # even the rarest
+
+
+def test_a_tune_set_of_one_label_is_noted(own, tokenizer):
+    data = dataclasses.replace(own, limit=5)
+    assert Labels().load(own, tokenizer, 0)["tune"].notes == ()
+    (note,) = Labels().load(data, tokenizer, 0)["tune"].notes
+    assert note.startswith(f"{own.train}, 1 of its examples: all are 'north', so that little can be chosen")
+
+
+RTE = "glue:RTE/train"
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ({"train": "glue:RTE/test"}, r"data\.train: glue:RTE/test: comes without labels"),
+        ({"train": RTE, "tune": "glue:RTE/test"}, r"data\.tune: glue:RTE/test: comes without labels"),
+        ({"train": RTE, "test": "glue:RTE/dev+glue:RTE/test"}, r"data\.test: glue:RTE/test: comes without labels"),
+        ({"train": RTE, "test": "glue:CoLA/dev"}, r"data\.test: glue:CoLA/dev: has 1 texts an example, .* has 2"),
+        ({"train": RTE, "test": "glue:MNLI/dev_matched"}, "has entailment, neutral, contradiction, and glue:RTE/train"),
+        ({"train": RTE, "test": "glue:STS-B/dev"}, "glue:STS-B/dev: has scores, and glue:RTE/train has entailment"),
+        ({"train": RTE, "test": "sample:test"}, r"data\.test: sample:test: is not of the kind"),
+        ({"train": RTE, "test": "glue:RTE/dev", "negatives": 0.5}, r"data\.negatives: are made of questions"),
+    ],
+)
+def test_sets_that_cannot_be_used_are_refused_before_anything_is_read(data, says):
+    with pytest.raises(UserError, match=says):
+        Labels().settle(DataRecipe(**data), {})
+
+
+def test_scores_cannot_be_used_on_labels(numbers, tokenizer):
+    with pytest.raises(UserError, match=r"data\.test: glue:STS-B/test: comes without labels"):
+        Score().settle(DataRecipe("glue:STS-B/train", "", "glue:STS-B/test"), {})
+    task = Score()
+    task.load(numbers, tokenizer, 0)
+    with pytest.raises(UserError, match=r"^glue:CoLA/dev: has 0, 1, and .*a\.jsonl has scores"):
+        task.dataset("glue:CoLA/dev", tokenizer, numbers)
+
+
 def test_tasks_and_sources_that_do_not_fit():
     with pytest.raises(UserError, match='STS-B has scores; use task = "score"'):
         Labels().settle(DataRecipe(train="glue:STS-B/train"), {})
@@ -179,9 +239,11 @@ def test_tasks_and_sources_that_do_not_fit():
 def test_a_set_without_labels_cannot_be_scored(tmp_path, tokenizer):
     (tmp_path / "RTE").mkdir()
     (tmp_path / "RTE" / "test.tsv").write_text("index\tsentence1\tsentence2\n0\ta\tb\n1\tc\td\n")
-    task, data = Labels(), DataRecipe(train="glue:RTE/train", glue=str(tmp_path))
+    task, data = Labels(), DataRecipe(train="glue:RTE/train", test="glue:RTE/dev", glue=str(tmp_path))
     task.settle(data, {})
-    test = task.dataset("glue:RTE/test", tokenizer, data)
+    with pytest.raises(UserError, match=r"glue:RTE/test: comes without labels and cannot be scored"):
+        task.dataset("glue:RTE/test", tokenizer, data)
+    test = task.dataset("glue:RTE/test", tokenizer, data, labelled=False)
     found = LabelPredictions(["0", "1"], task.labels, np.eye(2))
     with pytest.raises(UserError, match=r"glue:RTE/test: comes without labels and cannot be scored"):
         task.scores(found, test, 0.0)
@@ -204,6 +266,6 @@ def test_real_sets_are_split_and_cut(name, tokenizer):
     sets = task.load(data, tokenizer, 0)
     assert len(sets["train"].records) == 200
     assert max(one.windows.lengths.max() for one in sets.values()) <= 40
-    whole = sets["tune"].gold.mean() if name == "STS-B" else (sets["tune"].gold == 1).mean()
-    rest = sets["test"].gold.mean() if name == "STS-B" else (sets["test"].gold == 1).mean()
-    assert abs(whole - rest) < 0.6
+    whole = task.dataset(data.train, tokenizer, data).gold
+    for split, one in (("train", 1 / 200), ("tune", 1 / 20)):  # as all of it, but for one example
+        assert abs(sets[split].gold.mean() - whole.mean()) <= one * np.ptp(whole)

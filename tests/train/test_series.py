@@ -1,6 +1,7 @@
 """A series of variants: checked before it begins, each in its directory, joined in one table, resumed."""
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from bertvision.data.glue import GLUE
 from bertvision.errors import UserError
 from bertvision.files import load_tensors
 from bertvision.recipe import Recipe, load_recipe
-from bertvision.train.evaluation import score_run, submit_run
+from bertvision.report.page import write_report
+from bertvision.train.evaluation import predict_run, score_run, submit_run
 from bertvision.train.series import Series, make_run, open_run, variant_recipes
 from bertvision.train.study import Study
 from runs import questions, recipe_of, tiny_recipe
@@ -50,6 +52,7 @@ def test_tables_are_laid_over_and_the_rest_replaced():
     assert found["all of it"].seeds == (1, 2) and found["all of it"].finetune.train_layers == "all"
     assert all(one.variants == () for one in found.values())
     assert [len(one.paper) for one in found.values()] == [2, 1]
+    assert not any("variant" in entry for one in found.values() for entry in one.paper)  # their own from here on
 
 
 def test_one_table_joins_the_variants(finished):
@@ -188,37 +191,95 @@ def test_evaluate_says_what_the_study_said(variant, texts):
 
 
 def test_a_submission_to_glue(texts, tmp_path):
-    folder = tmp_path / "glue" / "RTE"
+    folder = tmp_path / "glue" / "WNLI"
     folder.mkdir(parents=True)
-    rows = [f"{n}\tthe {word} river\ta king" for n, word in enumerate(["north", "south", "old", "new"])]
+    rows = [f"{n}\tthe {word} river\ta king" for n, word in enumerate(["north", "south"])]
     for split, label in (("train", True), ("dev", True), ("test", False)):
-        lines = [row + (f"\t{GLUE['RTE'].labels[n % 2]}" if label else "") for n, row in enumerate(rows * 3)]
+        lines = [row + (f"\t{n % 2}" if label else "") for n, row in enumerate(rows * (8 if label else 73))]
         header = "index\tsentence1\tsentence2" + ("\tlabel" if label else "")
         (folder / f"{split}.tsv").write_text("\n".join([header, *lines]) + "\n")
     recipe = text_recipe(
-        "glue:RTE/train",
-        "glue:RTE/dev",
+        "glue:WNLI/train",
+        "glue:WNLI/dev",
         data={"glue": str(folder.parent), "text": [], "label": ""},
         heads=[{"kind": "pool"}],
     )
     Study(recipe, tmp_path / "run", quiet=True).run()
-    path, member = submit_run(tmp_path / "run", tmp_path / "out", data="glue:RTE/test", quiet=True)
+    path, member = submit_run(tmp_path / "run", tmp_path / "out", data="glue:WNLI/test", quiet=True)
     assert member in ("backbone", "pool", "backbone + pool")
     lines = path.read_text().splitlines()
-    assert path.name == "RTE.tsv" and lines[0] == "index\tprediction" and len(lines) == 13
-    assert {line.split("\t")[1] for line in lines[1:]} <= set(GLUE["RTE"].labels)
+    assert path.name == "WNLI.tsv" and lines[0] == "index\tprediction" and len(lines) == 147
+    assert {line.split("\t")[1] for line in lines[1:]} <= set(GLUE["WNLI"].labels)
     with pytest.raises(UserError, match="comes without labels"):
-        score_run(tmp_path / "run", data="glue:RTE/test", quiet=True)
+        score_run(tmp_path / "run", data="glue:WNLI/test", quiet=True)
+    for wrong, says in (
+        ("glue:WNLI/dev", "name glue:WNLI/test"),
+        ("glue:MNLI/test_matched", "has entailment, neutral"),
+        ("glue:SST-2/test", "has 1 texts an example"),
+    ):
+        with pytest.raises(UserError, match=says):
+            submit_run(tmp_path / "run", tmp_path / "wrong", data=wrong, quiet=True)
+    assert not (tmp_path / "wrong").exists()
     with pytest.raises(UserError, match=r"--data is missing"):
         submit_run(tmp_path / "run", tmp_path / "out", data="", quiet=True)
     words = (
         "evaluate",
         tmp_path / "run",
         "--data",
-        "glue:RTE/test",
+        "glue:WNLI/test",
         "--submission",
         tmp_path / "again",
         "--member",
         "pool",
     )
-    assert command(*words) == {"file": str(tmp_path / "again" / "RTE.tsv"), "member": "pool"}
+    assert command(*words) == {"file": str(tmp_path / "again" / "WNLI.tsv"), "member": "pool"}
+
+
+def test_rows_without_labels_are_predicted(texts, tmp_path):
+    (tmp_path / "new.csv").write_text("second,first\na king,north river\na river,south king\nold,north old\n")
+    words = ("--data", tmp_path / "new.csv", "--predictions", tmp_path / "out" / "labels.jsonl")
+    found = command("evaluate", texts / "labels", *words)
+    lines = [json.loads(line) for line in (tmp_path / "out" / "labels.jsonl").read_text().splitlines()]
+    assert found == {"file": str(tmp_path / "out" / "labels.jsonl"), "member": found["member"]}
+    assert [line["label"] for line in lines] == ["north", "south", "north"]
+    assert all(line["probabilities"][line["label"]] >= 0.5 for line in lines)
+    (tmp_path / "new.jsonl").write_text('{"text": "king king king"}\n')
+    words = ("--data", tmp_path / "new.jsonl", "--predictions", tmp_path / "scores.jsonl", "--member", "pool")
+    assert command("evaluate", texts / "score", *words)["member"] == "pool"
+    (line,) = (tmp_path / "scores.jsonl").read_text().splitlines()
+    assert set(json.loads(line)) == {"id", "score"}
+    with pytest.raises(UserError, match="--data is missing"):
+        predict_run(texts / "labels", tmp_path / "x.jsonl", data="", quiet=True)
+    with pytest.raises(UserError, match="has no column 'label'"):
+        score_run(texts / "labels", data=str(tmp_path / "new.csv"), quiet=True)
+
+
+def test_lines_that_are_left_out_are_told(tmp_path):
+    path = Path(labelled(tmp_path / "a.csv", 30))
+    path.write_text(path.read_text() + "torn\n")
+    with pytest.raises(UserError, match=r"a\.csv: line 32 has 1 columns"):
+        Study(text_recipe(str(path), str(path)), tmp_path / "refused", quiet=True).run()
+    study = Study(text_recipe(str(path), str(path), data={"broken": "leave out"}), tmp_path / "run", quiet=True)
+    study.begin()
+    assert len(study.data["test"].records) == 30
+    log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert [one["text"] for one in log if one["event"] == "note"] == [
+        f"{path}: 1 of 31 lines are broken and left out"
+    ] * 2
+
+
+@pytest.mark.parametrize("task", ["labels", "spans"])
+def test_a_second_set_is_scored_by_the_same_members(task, tmp_path):
+    if task == "labels":
+        test, heads = labelled(tmp_path / "b.csv", 16, 1), [{"kind": "pool"}]
+        recipe = text_recipe(labelled(tmp_path / "a.csv", 24), test, data={"also": test}, heads=heads)
+    else:
+        recipe = recipe_of(**BRIEF, data={"also": questions(24, 2)})
+    study = Study(recipe, tmp_path / "run", quiet=True)
+    rows = study.run()
+    assert {row["role"] for row in rows} == {"backbone", "head", "ensemble"}
+    assert recipe.data.also == recipe.data.test
+    for row, metric in product(rows, study.task.metrics):
+        assert row[f"also_{metric}"] == row[metric]
+    assert all(stage.done for stage in study.journal.agenda.stages)
+    assert "second set" in write_report(tmp_path / "run").read_text(encoding="utf-8")

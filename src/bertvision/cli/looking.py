@@ -29,14 +29,19 @@ def evaluate(
     submission: Annotated[
         Path | None, typer.Option(help="Write predictions for --data glue:TASK/test there, as GLUE takes them.")
     ] = None,
+    predictions: Annotated[
+        Path | None,
+        typer.Option(help="Write predictions for --data, labelled or not, to this file: a line of JSON per row."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Scores of every member of a run on any data, or official scores of a predictions file."""
-    from bertvision.train.evaluation import score_file, score_run, submit_run
+    from bertvision.train.evaluation import predict_run, score_file, score_run, submit_run
 
-    if submission is not None:
+    if out := submission or predictions:
+        write = submit_run if submission else predict_run
         cell: dict[str, Any] = {"data": data, "checkpoint": checkpoint, "seed": seed, "member": member}
-        path, name = submit_run(run, submission, quiet=as_json, **cell)
+        path, name = write(run, out, quiet=as_json, **cell)
         print(json.dumps({"file": str(path), "member": name}) if as_json else f"{path}: predictions of {name}")
         return
     if run.is_dir():

@@ -1,6 +1,7 @@
 """Texts and pairs of texts with a label or a score: from GLUE or from a table of one's own, split, described."""
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from bertvision.data import glue
 from bertvision.data.source import parts
 from bertvision.data.squad import word_lengths
-from bertvision.data.table import SUFFIXES, read_columns
+from bertvision.data.table import SUFFIXES, is_table, read_columns
 from bertvision.errors import UserError, nearest
 from bertvision.recipe import DataRecipe
 
@@ -41,42 +42,54 @@ class Example:
 
 def is_text(source: str) -> bool:
     """Whether a source holds texts with labels or scores rather than questions on paragraphs; all its parts must."""
-    found = [part.startswith(glue.PREFIX) or Path(part).suffix in SUFFIXES for part in parts(source)]
+    found = [part.startswith(glue.PREFIX) or is_table(part) for part in parts(source)]
+    for part in parts(source):
+        whole = re.sub(r"[*#][\d/]+$", "", part)
+        if whole != part and is_table(whole) and not Path(part).exists():
+            raise UserError(f"{part}: only files of questions on paragraphs can be parted or repeated; name {whole}")
     if any(found) != all(found):
         raise UserError(f"{source}: joins questions on paragraphs with tables of texts; name one kind")
     return all(found)
 
 
-def load_examples(source: str, data: DataRecipe) -> list[Example]:
+def load_examples(
+    source: str, data: DataRecipe, labelled: bool = True, notes: list[str] | None = None
+) -> list[Example]:
     """The examples of a source: `glue:TASK/SPLIT`, a .csv, .tsv or .jsonl file, or several joined with `+`.
 
-    In a table of one's own, data.text names one or two columns and data.label the one to learn.
+    In a table of one's own, data.text names one or two columns and data.label the one to learn. labelled: whether
+    targets are wanted; without, there need be none. notes: takes what is worth knowing, a sentence each.
     """
     examples: list[Example] = []
     for part in parts(source):
+        left_out: list[int] = []
+        broken = left_out if data.broken == "leave out" else None
         if part.startswith(glue.PREFIX):
             name, split = glue.parse(part)
-            columns, labelled = len(glue.GLUE[name].text), glue.is_labelled(split)
-            origin, rows = glue.read(part, data.glue)
+            columns, has = len(glue.GLUE[name].text), glue.is_labelled(split)
+            origin, rows = glue.read(part, data.glue, broken)
         else:
-            _check_table(part, data)
-            columns, labelled, origin = len(data.text), True, part
-            rows = read_columns(Path(part), (*data.text, data.label))
+            _check_table(part, data, labelled)
+            columns, has, origin = len(data.text), labelled, part
+            rows = read_columns(Path(part), (*data.text, *([data.label] if has else [])), None, broken)
         if not rows:
             raise UserError(f"{origin}: has no examples, only a line of column names")
+        if left_out and notes is not None:
+            count = len(rows) + len(left_out)
+            notes.append(f"{origin}: {len(left_out):,} of {count:,} lines are broken and left out")
         examples += [
-            Example(str(number), cells[:columns], cells[columns] if labelled else None, origin, line)
+            Example(str(number), cells[:columns], cells[columns] if has and labelled else None, origin, line)
             for number, (line, cells) in enumerate(rows, start=len(examples))
         ]
     return examples
 
 
-def _check_table(path: str, data: DataRecipe) -> None:
-    if Path(path).suffix not in SUFFIXES:
+def _check_table(path: str, data: DataRecipe, labelled: bool) -> None:
+    if not is_table(path):
         raise UserError(f"{path}: holds no texts with labels; name glue:TASK/SPLIT, or a {', '.join(SUFFIXES)} file")
     if not 1 <= len(data.text) <= 2:
         raise UserError('data.text: name the one or two columns that hold the text, such as ["question", "answer"]')
-    if not data.label:
+    if labelled and not data.label:
         raise UserError("data.label: name the column that holds the label or the score")
 
 
@@ -88,7 +101,23 @@ def found_labels(examples: Sequence[Example]) -> tuple[str, ...]:
         raise UserError(f"{examples[0].origin}: {seen}; a classifier needs at least two")
     if len(labels) > max(2, len(examples) // 2) and len(labels) > 100:
         raise UserError(f'{examples[0].origin}: has {len(labels)} labels; if they are numbers, use task = "score"')
+    spelt: dict[object, str] = {}
+    for label in labels:
+        other = spelt.setdefault(_meant(label), label)
+        if other != label:
+            raise UserError(
+                f"{examples[0].origin}: the labels {other!r} and {label!r} look like one; spell them alike, or list "
+                "both in data.labels if they are two"
+            )
     return labels
+
+
+def _meant(label: str) -> object:
+    """A label but for spaces around it, and for how a number is written."""
+    try:
+        return float(label)
+    except ValueError:
+        return label.strip()
 
 
 def label_numbers(examples: Sequence[Example], labels: Sequence[str]) -> NDArray[np.int64]:
@@ -141,14 +170,18 @@ def split_off(strata: NDArray[np.int64], share: float, seed: int) -> tuple[NDArr
 
 
 def example_statistics(examples: Sequence[Example]) -> dict[str, Any]:
-    """Counts, labels (or the range of scores, where there are many) and lengths in words, ready for JSON."""
+    """Counts, labels and lengths in words, ready for JSON; of more than 20 labels the range, if they are numbers, else
+    the number and the most frequent."""
     targets = Counter(example.target for example in examples if example.target is not None)
     found: dict[str, Any] = {"examples": len(examples), "texts": len(examples[0].texts)}
     for place in range(len(examples[0].texts)):
         found[f"text_{place + 1}_words"] = word_lengths(example.texts[place] for example in examples)
     if len(targets) <= 20:
         return found | {"labels": dict(sorted(targets.items()))}
-    values = score_numbers(examples)
+    try:
+        values = score_numbers(examples)
+    except UserError:
+        return found | {"different_labels": len(targets), "labels": dict(targets.most_common(20))}
     return found | {
         "scores": {
             "lowest": float(np.nanmin(values)),

@@ -85,10 +85,10 @@ def is_labelled(split: str) -> bool:
     return not split.startswith("test")
 
 
-def read(source: str, folder: str = "data/glue") -> tuple[str, list[Row]]:
+def read(source: str, folder: str = "data/glue", left_out: list[int] | None = None) -> tuple[str, list[Row]]:
     """Where `glue:TASK/SPLIT` was found, and its rows: the texts, then the label (not for test sets).
 
-    Looked for in `folder`, in the folder `glue` of $BERTVISION_DATA, and on the hub.
+    Looked for in `folder`, in the folder `glue` of $BERTVISION_DATA, and on the hub. left_out: as in `read_columns`.
     """
     name, split = parse(source)
     task = GLUE[name]
@@ -96,12 +96,15 @@ def read(source: str, folder: str = "data/glue") -> tuple[str, list[Row]]:
         Path(folder),
         *([Path(os.environ["BERTVISION_DATA"]) / "glue"] if "BERTVISION_DATA" in os.environ else []),
     ]
-    found = next((place for place in places if place.is_dir()), None)
-    if found is None:
-        return source, hub_rows(name, split, f"put the official files into {folder}, or go online")
-    path = found / name / f"{split}.tsv"
+    path = next((path for place in places if (path := place / name / f"{split}.tsv").exists()), None)
+    if path is None:
+        way_out = (
+            f"`bertvision data fetch {PREFIX}{name}` where you are online, or put the official files into {folder}"
+        )
+        return source, hub_rows(name, split, way_out)
     header = COLA_HEADER if name == "CoLA" and is_labelled(split) else None
-    return str(path), read_columns(path, (*task.text, *([task.label] if is_labelled(split) else [])), header)
+    columns = (*task.text, *([task.label] if is_labelled(split) else []))
+    return str(path), read_columns(path, columns, header, left_out)
 
 
 def hub_rows(name: str, split: str, way_out: str = "go online") -> list[Row]:
@@ -136,20 +139,20 @@ def from_hub(
 def fetch(name: str, directory: Path, rows_of: Callable[[str, str], list[Row]] = hub_rows) -> list[Path]:
     """Writes the splits of a task from the hub into `directory`/TASK, in the layout of the official files.
 
-    A split appears only if it has as many rows as the official file. rows_of: (task, split) -> rows.
+    They appear only when all of them have as many rows as the official files. rows_of: (task, split) -> rows.
     """
     if name not in GLUE:
         raise UserError(f"GLUE has no task {name!r}; {nearest(name, GLUE)}")
-    paths = []
+    texts = {}
     for split, count in SPLITS[name].items():
         rows = rows_of(name, split)
         if len(rows) != count:
             raise UserError(f"{PREFIX}{name}/{split}: has {len(rows)} rows, not {count}; nothing was kept, try again")
-        path = directory / name / f"{split}.tsv"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, _official(name, split, rows))
-        paths.append(path)
-    return paths
+        texts[directory / name / f"{split}.tsv"] = _official(name, split, rows)
+    (directory / name).mkdir(parents=True, exist_ok=True)
+    for path, text in texts.items():
+        write_text(path, text)
+    return [*texts]
 
 
 def _official(name: str, split: str, rows: Sequence[Row]) -> str:
@@ -164,12 +167,30 @@ def _official(name: str, split: str, rows: Sequence[Row]) -> str:
     return "".join("\t".join(line) + "\n" for line in lines)
 
 
-def write_submission(directory: Path, source: str, predictions: Sequence[str | float]) -> Path:
-    """Predictions for `glue:TASK/SPLIT`, in its order, as the file that GLUE takes: index, tab, prediction.
-
-    Labels are spelt as in the official files; scores are clipped to 0..5.
-    """
+def check_submission(source: str, count: int) -> None:
+    """UserError unless `count` examples are all there are in a test set, `glue:TASK/SPLIT`."""
     name, split = parse(source)
+    if is_labelled(split):
+        tests = " or ".join(f"{PREFIX}{name}/{one}" for one in SPLITS[name] if not is_labelled(one))
+        raise UserError(f"{source}: GLUE takes predictions of test sets; name {tests}")
+    if count != SPLITS[name][split]:
+        raise UserError(
+            f"{source}: has {count:,} rows here; GLUE takes predictions of all {SPLITS[name][split]:,} of them; "
+            f"get the whole file with `bertvision data fetch {PREFIX}{name}`"
+        )
+
+
+def write_submission(directory: Path, source: str, predictions: Sequence[str | float]) -> Path:
+    """Predictions for a whole test set, `glue:TASK/SPLIT`, in its order, as the file that GLUE takes.
+
+    That is: index, tab, prediction. Labels are spelt as in the official files; scores are clipped to 0..5.
+    """
+    check_submission(source, len(predictions))
+    name, split = parse(source)
+    known = GLUE[name].labels
+    if wrong := next((one for one in predictions if (one not in known if known else isinstance(one, str))), None):
+        right = f"its labels are {', '.join(known)}" if known else "it wants numbers"
+        raise UserError(f"{source}: {wrong!r} is no prediction for {name}; {right}")
     ending = {"matched": "-m", "mismatched": "-mm"}.get(split.partition("_")[2], "")
     low, high = SCALE
     shown = [value if isinstance(value, str) else f"{min(max(value, low), high):.3f}" for value in predictions]

@@ -1,13 +1,14 @@
 """The three sets of a recipe: what is learnt from, what is chosen on, what is reported."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertvision.data import glue
 from bertvision.data.batches import nested_fraction
-from bertvision.data.examples import Example, load_examples, split_off
+from bertvision.data.examples import Example, is_text, load_examples, split_off
 from bertvision.data.source import load_articles, parts
 from bertvision.data.squad import split_by_article
 from bertvision.errors import UserError
@@ -15,8 +16,9 @@ from bertvision.recipe import DataRecipe
 
 
 def article_sets(data: DataRecipe, seed: int) -> dict[str, tuple[str, list[dict[str, Any]]]]:
-    """{split: (source, articles)}. Without a tune set, one is split off by article; `negatives` are added to train."""
-    sources = {"train": data.train, "tune": data.tune, "test": data.test}
+    """{split: (source, articles)}, `also` only where there is one. Without a tune set, one is split off by article;
+    `negatives` are added to train."""
+    sources = {"train": data.train, "tune": data.tune, "test": data.test, "also": data.also}
     articles = {split: load_articles(source) for split, source in sources.items() if source}
     if not data.tune:
         articles["train"], articles["tune"] = split_by_article(articles["train"], data.tune_share, seed)
@@ -25,37 +27,119 @@ def article_sets(data: DataRecipe, seed: int) -> dict[str, tuple[str, list[dict[
         from bertvision.data.negatives import add_negatives
 
         articles["train"] = add_negatives(articles["train"], data.negatives)
-    return {split: (sources[split], articles[split]) for split in ("train", "tune", "test")}
+    return {split: (sources[split], articles[split]) for split in sources if split in articles}
 
 
-def example_sets(
-    data: DataRecipe, train: list[Example], strata: NDArray[np.int64], seed: int
-) -> dict[str, tuple[str, list[Example]]]:
-    """{split: (source, examples)}. Without a tune set, one is split off `train`, the same share of every stratum.
+class Examples(NamedTuple):
+    """A set of texts: where it comes from, what is in it, and what is worth knowing about it, a sentence each."""
 
-    strata: (n,) of the training examples. A limit on training limits what is split off for choosing accordingly.
+    source: str
+    examples: list[Example]
+    notes: tuple[str, ...] = ()
+
+
+def read_examples(source: str, data: DataRecipe, labelled: bool = True) -> Examples:
+    """A source as a set."""
+    notes: list[str] = []
+    return Examples(source, load_examples(source, data, labelled, notes), tuple(notes))
+
+
+def example_sets(data: DataRecipe, train: Examples, strata: NDArray[np.int64], seed: int) -> dict[str, Examples]:
+    """The sets by their names, `also` only where there is one.
+
+    Without a tune set, one is split off `train`, the same share of every stratum. strata: (n,) of the training
+    examples. A limit on training limits what is split off for choosing accordingly; what `fraction` and `limit` leave
+    has the same share of every stratum, too.
     """
-    source = data.tune
-    if source:
-        tune = load_examples(source, data)
+    stay = np.arange(len(strata))
+    if data.tune:
+        tune = read_examples(data.tune, data)
     else:
         stay, off = split_off(strata, data.tune_share, seed)
         most = max(1, round(data.limit * data.tune_share)) if data.limit else len(off)  # no larger than it would be
-        off = off[nested_fraction(len(off), most / len(off), seed)]
-        tune, train = [train[i] for i in off], [train[i] for i in stay]
-        source = f"{data.train}, {len(tune):,} of its examples"
-    train = [train[i] for i in training_part(len(train), data, seed)]
+        off = off[nested_strata(strata[off], most / len(off), seed)]
+        tune = Examples(f"{data.train}, {len(off):,} of its examples", [train.examples[i] for i in off])
+    stay = stay[nested_strata(strata[stay], _share(len(stay), data), seed)]
     return {
-        "train": (data.train, train),
-        "tune": (source, tune),
-        "test": (data.test, load_examples(data.test, data)),
+        "train": Examples(data.train, [train.examples[i] for i in stay], train.notes),
+        "tune": tune,
+        "test": read_examples(data.test, data),
+        **({"also": read_examples(data.also, data)} if data.also else {}),
     }
 
 
 def training_part(count: int, data: DataRecipe, seed: int) -> NDArray[np.int64]:
     """Sorted numbers of the examples that `fraction` and `limit` leave of `count`; less of either is a subset."""
-    share = min(data.fraction, data.limit / count) if data.limit and count else data.fraction
-    return nested_fraction(count, share, seed)
+    return nested_fraction(count, _share(count, data), seed)
+
+
+def _share(count: int, data: DataRecipe) -> float:
+    return min(data.fraction, data.limit / count) if data.limit and count else data.fraction
+
+
+def nested_strata(strata: NDArray[np.int64], fraction: float, seed: int) -> NDArray[np.int64]:
+    """Sorted numbers of a share of the examples, and of every stratum alike; less of it is a subset.
+
+    strata: (n,) the stratum of each. As long as there are places, every stratum has one.
+    """
+    count = len(strata)
+    if fraction >= 1:
+        return np.arange(count)
+    order = np.random.default_rng([seed, 0x5EED]).permutation(count)
+    order = order[np.argsort(strata[order], kind="stable")]  # stratum by stratum, in random order within each
+    _, first, sizes = np.unique(strata[order], return_index=True, return_counts=True)
+    turn = (np.arange(count) - np.repeat(first, sizes)) / np.repeat(sizes, sizes)  # 0 to 1 within each stratum
+    kept = max(1, round(fraction * count)) if count else 0
+    return np.sort(order[np.argsort(turn, kind="stable")[:kept]])
+
+
+def check_sources(data: DataRecipe, labels: Sequence[str] | None) -> None:
+    """Refuses sets of a recipe that cannot be learnt from, chosen on or scored on, before anything is read.
+
+    labels: those that are learnt, none for scores, None where they are not known yet.
+    """
+    for key, source in (("train", data.train), ("tune", data.tune), ("test", data.test), ("also", data.also)):
+        if source:
+            check_fits(source, data, labels, f"data.{key}: ")
+    if data.negatives and is_text(data.train):
+        raise UserError("data.negatives: are made of questions on paragraphs, and these are texts; give 0")
+
+
+def check_fits(
+    source: str, data: DataRecipe, labels: Sequence[str] | None, where: str = "", labelled: bool = True
+) -> None:
+    """UserError, opened by `where`, unless a source has the texts and labels that data.train has.
+
+    labels: as for `check_sources`; labelled: whether it must come with them.
+    """
+    if is_text(source) is not is_text(data.train):
+        raise UserError(f"{where}{source}: is not of the kind that the heads were trained on ({data.train})")
+    if not is_text(source):
+        return
+    trained = texts_in(parts(data.train)[0], data)
+    for part in parts(source):
+        if texts_in(part, data) != trained:
+            raise UserError(
+                f"{where}{part}: has {texts_in(part, data)} texts an example, and {data.train} has {trained}; "
+                "name data with as many"
+            )
+        if not part.startswith(glue.PREFIX):
+            continue
+        name, split = glue.parse(part)
+        known = glue.GLUE[name].labels
+        if labels is not None and set(known) != set(labels):
+            ours, theirs = (", ".join(some) or "scores" for some in (labels, known))
+            raise UserError(f"{where}{part}: has {theirs}, and {data.train} has {ours}; name data with the same")
+        if labelled and not glue.is_labelled(split):
+            raise UserError(
+                f"{where}{part}: comes without labels and cannot be scored or learnt from; name a train or dev set "
+                f"(`bertvision evaluate RUN --data {part} --submission DIR` predicts it for GLUE)"
+            )
+
+
+def texts_in(part: str, data: DataRecipe) -> int:
+    """How many texts an example of a source has."""
+    return len(glue.GLUE[glue.parse(part)[0]].text) if part.startswith(glue.PREFIX) else len(data.text)
 
 
 def glue_task(data: DataRecipe, kind: str) -> glue.GlueTask | None:

@@ -43,6 +43,11 @@ class Head(nn.Module):
     column: bool = True
     task: str
 
+    @property
+    def reads_cls(self) -> bool:
+        """Whether it needs the states of [CLS] alone."""
+        return self.task != "spans" and self.column
+
     def forward(self, states: States) -> Tensor:
         """States -> (batch, token, 2) for spans, (batch, outputs) for labels and scores."""
         raise TypeError(f"{type(self).__name__} must define forward(states)")

@@ -4,7 +4,7 @@ An entry is a plain table of a recipe: checkpoint, member, and any numbers that 
 member = "ensemble" means the ensemble of that checkpoint, whichever members it blends. A table of a paper may need
 several runs, one per tuning plan: `when` gives the settings of the run an entry belongs to, as they follow --set
 ("finetune.train_layers=6 finetune.adapters=0"), and `label` the paper's name for that run. In a study of several
-variants, `variant` may name the one it belongs to instead.
+variants, `variant` may name the one it belongs to instead; a study without variants has no use for such an entry.
 """
 
 import copy
@@ -20,8 +20,10 @@ Key = tuple[float | None, str]  # checkpoint, member
 
 
 def for_run(paper: Iterable[Entry], recipe: Mapping[str, Any]) -> list[Entry]:
-    """The entries as one run sees them: those of another run are called after it, so that they match no member here."""
-    return [entry if _holds(str(entry.get("when", "")), recipe) else of_another_run(entry) for entry in paper]
+    """The entries as a run without variants sees them: those of variants are left out, and those of another run are
+    called after it, so that they match no member here."""
+    own = [entry for entry in paper if not entry.get("variant")]
+    return [entry if _holds(str(entry.get("when", "")), recipe) else of_another_run(entry) for entry in own]
 
 
 def of_another_run(entry: Entry) -> Entry:

@@ -133,9 +133,13 @@ def chosen_parts(metrics: Sequence[Plain]) -> list[str]:
 
 
 def row_notes(metrics: Sequence[Plain]) -> list[str]:
-    """What rows say about their own scores, once for each member: that it always says the same, for one."""
-    found = {(str(row.get("member")), str(row["note"])): None for row in metrics if row.get("note")}
-    return [f"{member}: {note}." for member, note in found]
+    """What rows say about their own scores, and at which checkpoints and seeds: that one always says the same."""
+    found: dict[tuple[str, str], dict[str, None]] = {}  # member, note -> places, in order
+    for row in metrics:
+        if row.get("note"):
+            known = [f"{word} {row[key]:g}" for key, word in (("checkpoint", "epoch"), ("seed", "seed")) if key in row]
+            found.setdefault((str(row.get("member")), str(row["note"])), {})[", ".join(known)] = None
+    return [f"{member} ({'; '.join(places)}): {note}." for (member, note), places in found.items()]
 
 
 def _with_variants(study: Study, directory: Path, names: Sequence[str]) -> Study:

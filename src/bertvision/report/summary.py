@@ -28,12 +28,15 @@ class Metric(NamedTuple):
     digits: int
 
 
+ALSO = "also_"  # how metrics of a second reported set are called
 SPANS = (
     Metric("exact", "EM", 2),
     Metric("f1", "F1", 2),
     Metric("HasAns_f1", "HasAns F1", 2),
     Metric("NoAns_f1", "NoAns F1", 2),
     Metric("HasAns_spans_f1", "Spans F1", 2),
+    Metric(f"{ALSO}exact", "EM, second set", 2),
+    Metric(f"{ALSO}f1", "F1, second set", 2),
 )
 PARAMETERS = Metric("parameters", "Parameters", 0)
 COSTS = (
@@ -155,8 +158,14 @@ def metrics_of(rows: Iterable[Row]) -> tuple[Metric, ...]:
         return tuple(metric for metric in SPANS if metric.key in spreads)
     shown = {key: found for key, found in spreads.items() if not NOT_A_METRIC.fullmatch(key)}
     return tuple(
-        Metric(key, NAMES.get(key, key.replace("_", " ")), 2 if _percent(found) else 4) for key, found in shown.items()
+        Metric(key, _label(key), 2 if key.removeprefix(ALSO) in NAMES or _percent(found) else 4)
+        for key, found in shown.items()
     )
+
+
+def _label(key: str) -> str:
+    plain = key.removeprefix(ALSO)
+    return NAMES.get(plain, plain.replace("_", " ")) + (", second set" if plain != key else "")
 
 
 def main_metric(metrics: Sequence[Metric], rows: Iterable[Row] = ()) -> Metric:

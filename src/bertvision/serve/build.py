@@ -58,10 +58,8 @@ def build_reader(
     chosen anew; then the members need not have been scored together.
     """
     rows = _rows(run)
-    variants = [row for row in rows if row.get("variant")]
-    if variants:
-        run = run / max(variants, key=_merit)["variant"]
-        rows = _rows(run)
+    if variants := list(dict.fromkeys(row["variant"] for row in rows if row.get("variant"))):
+        raise UserError(f"{run}: holds one study per variant; name the directory of one of {', '.join(variants)}")
     epoch = max(row["checkpoint"] for row in rows) if checkpoint is None else checkpoint
     if isinstance(members, str):
         members = _names(members, rows, epoch)

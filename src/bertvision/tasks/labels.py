@@ -9,8 +9,16 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from bertvision.data.batches import Batch
-from bertvision.data.examples import Example, found_labels, is_text, label_numbers, load_examples
-from bertvision.data.sets import article_sets, example_sets, glue_task
+from bertvision.data.examples import found_labels, is_text, label_numbers
+from bertvision.data.sets import (
+    Examples,
+    article_sets,
+    check_fits,
+    check_sources,
+    example_sets,
+    glue_task,
+    read_examples,
+)
 from bertvision.data.source import load_articles
 from bertvision.data.text_windows import make_text_windows
 from bertvision.errors import UserError
@@ -46,6 +54,11 @@ class Labels(OneWindow):
             self.labels, self.metrics = task.labels, task.metrics
         else:
             self.labels = tuple(data.labels or known)
+            last = data.metric or self.metrics[-1]
+            self.metrics = (*(one for one in self.metrics if one != last), last)
+        if data.metric and self.metrics[-1] != data.metric:
+            raise UserError(f"data.metric: {data.train} has its own, {self.metrics[-1]} decides; leave it out")
+        check_sources(data, self.labels or None)
 
     def facts(self) -> dict[str, Any]:
         return {"labels": list(self.labels)}
@@ -58,22 +71,30 @@ class Labels(OneWindow):
                 split: self._questions(*each, tokenizer, data, seed if split == "train" else None)
                 for split, each in article_sets(data, seed).items()
             }
-        train = load_examples(data.train, data)
-        self.labels = self.labels or found_labels(train)
-        sets = example_sets(data, train, label_numbers(train, self.labels), seed)
-        return {split: self._texts(*each, tokenizer, data) for split, each in sets.items()}
+        train = read_examples(data.train, data)
+        self.labels = self.labels or found_labels(train.examples)
+        sets = example_sets(data, train, label_numbers(train.examples, self.labels), seed)
+        sets["tune"] = self._looked_at(sets["tune"])
+        return {split: self._texts(each, tokenizer, data) for split, each in sets.items()}
 
-    def dataset(self, source: str, tokenizer: Tokenizer, data: DataRecipe) -> Dataset:
-        if is_text(source) is not is_text(data.train):
-            raise UserError(f"{source}: is not of the kind that the heads were trained on ({data.train})")
+    def _looked_at(self, tune: Examples) -> Examples:
+        """The tune set, with a note if nothing can be told apart on it."""
+        found = {example.target for example in tune.examples}
+        if len(found) > 1:
+            return tune
+        note = f"{tune.source}: all are {found.pop()!r}, so that little can be chosen on them; take more for data.tune"
+        return tune._replace(notes=(*tune.notes, note))
+
+    def dataset(self, source: str, tokenizer: Tokenizer, data: DataRecipe, labelled: bool = True) -> Dataset:
+        check_fits(source, data, self.labels, labelled=labelled)
         if is_text(source):
-            return self._texts(source, load_examples(source, data), tokenizer, data)
+            return self._texts(read_examples(source, data, labelled), tokenizer, data)
         return self._questions(source, load_articles(source), tokenizer, data)
 
-    def _texts(self, source: str, examples: list[Example], tokenizer: Tokenizer, data: DataRecipe) -> Dataset:
-        gold = label_numbers(examples, self.labels)
-        windows = make_text_windows(tokenizer, [each.texts for each in examples], gold, data.max_length)
-        return Dataset(source, [], examples, windows, gold)
+    def _texts(self, found: Examples, tokenizer: Tokenizer, data: DataRecipe) -> Dataset:
+        gold = label_numbers(found.examples, self.labels)
+        windows = make_text_windows(tokenizer, [each.texts for each in found.examples], gold, data.max_length)
+        return Dataset(found.source, [], found.examples, windows, gold, found.notes)
 
     def _questions(
         self, source: str, articles: list[dict], tokenizer: Tokenizer, data: DataRecipe, part_seed: int | None = None

@@ -23,6 +23,7 @@ class Dataset:
 
     records: Q of `data.squad.Record` or `data.examples.Example`. articles: what questions were read from, else none.
     gold: (Q,) numbers of labels or scores, where the task has them: -1 or NaN where an example has none.
+    notes: what is worth knowing about it, a sentence each.
     """
 
     source: str
@@ -30,6 +31,7 @@ class Dataset:
     records: Sequence[Any]
     windows: Windows
     gold: NDArray | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +72,11 @@ class Task(Protocol):
         """What was learnt from the training data and is needed without them, as JSON."""
 
     def load(self, data: DataRecipe, tokenizer: Tokenizer, seed: int) -> dict[str, Dataset]:
-        """The sets `train`, `tune` and `test` of a recipe. Without a tune set, one is split off train."""
+        """The sets `train`, `tune`, `test` and, if there is one, `also` of a recipe. Without a tune set, one is split
+        off train."""
 
-    def dataset(self, source: str, tokenizer: Tokenizer, data: DataRecipe) -> Dataset:
-        """A set to predict."""
+    def dataset(self, source: str, tokenizer: Tokenizer, data: DataRecipe, labelled: bool = True) -> Dataset:
+        """A set to predict, of the kind that was learnt. labelled: whether it must come with what can be scored."""
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor: ...
 
@@ -138,5 +141,5 @@ def gold_of(dataset: Dataset) -> NDArray:
     """(Q,) the gold of every example; UserError where the set comes without."""
     gold = dataset.gold
     if gold is None or not len(gold) or bool(np.any(gold == -1 if gold.dtype.kind == "i" else np.isnan(gold))):
-        raise UserError(f"{dataset.source}: comes without labels and cannot be scored; `--submission` predicts it")
+        raise UserError(f"{dataset.source}: comes without labels and cannot be scored; `--predictions` predicts it")
     return gold

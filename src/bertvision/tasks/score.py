@@ -10,8 +10,8 @@ from torch import Tensor
 
 from bertvision.data import glue
 from bertvision.data.batches import Batch
-from bertvision.data.examples import Example, load_examples, score_numbers
-from bertvision.data.sets import example_sets, glue_task
+from bertvision.data.examples import score_numbers
+from bertvision.data.sets import Examples, check_fits, check_sources, example_sets, glue_task, read_examples
 from bertvision.data.text_windows import make_text_windows
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import How
@@ -39,6 +39,9 @@ class Score(OneWindow):
             self.scale = Scale(*glue.SCALE)
         elif "scale" in facts:
             self.scale = Scale(*facts["scale"])
+        if data.metric:
+            raise UserError(f"data.metric: is for labels; of scores, {self.metrics[-1]} decides")
+        check_sources(data, ())
 
     def facts(self) -> dict[str, Any]:
         return {"scale": [self.scale.low, self.scale.high]} if self.scale else {}
@@ -46,24 +49,25 @@ class Score(OneWindow):
     def load(self, data: DataRecipe, tokenizer: Tokenizer, seed: int) -> dict[str, Dataset]:
         """The sets of a recipe; a tune set is split off evenly over the range of the scores."""
         self.settle(data, self.facts())
-        train = load_examples(data.train, data)
-        values = score_numbers(train)
+        train = read_examples(data.train, data)
+        values = score_numbers(train.examples)
         if self.scale is None:
             if np.ptp(values) == 0:
-                raise UserError(f"{train[0].origin}: every score is {values[0]:g}; there is nothing to learn")
+                raise UserError(f"{train.examples[0].origin}: every score is {values[0]:g}; there is nothing to learn")
             self.scale = Scale(float(values.min()), float(values.max()))
         ranks = values.argsort(kind="stable").argsort(kind="stable")
-        sets = example_sets(data, train, ranks * SPREAD // len(train), seed)
-        return {split: self._texts(*each, tokenizer, data) for split, each in sets.items()}
+        sets = example_sets(data, train, ranks * SPREAD // len(values), seed)
+        return {split: self._texts(each, tokenizer, data) for split, each in sets.items()}
 
-    def dataset(self, source: str, tokenizer: Tokenizer, data: DataRecipe) -> Dataset:
-        return self._texts(source, load_examples(source, data), tokenizer, data)
+    def dataset(self, source: str, tokenizer: Tokenizer, data: DataRecipe, labelled: bool = True) -> Dataset:
+        check_fits(source, data, (), labelled=labelled)
+        return self._texts(read_examples(source, data, labelled), tokenizer, data)
 
-    def _texts(self, source: str, examples: list[Example], tokenizer: Tokenizer, data: DataRecipe) -> Dataset:
-        gold = score_numbers(examples)
+    def _texts(self, found: Examples, tokenizer: Tokenizer, data: DataRecipe) -> Dataset:
+        gold = score_numbers(found.examples)
         targets = self._scale.to_unit(gold).astype(np.float32)
-        windows = make_text_windows(tokenizer, [each.texts for each in examples], targets, data.max_length)
-        return Dataset(source, [], examples, windows, gold)
+        windows = make_text_windows(tokenizer, [each.texts for each in found.examples], targets, data.max_length)
+        return Dataset(found.source, [], found.examples, windows, gold, found.notes)
 
     @property
     def _scale(self) -> Scale:

@@ -54,7 +54,7 @@ class Spans:
             for split, (source, articles) in article_sets(data, seed).items()
         }
 
-    def dataset(self, source: str, tokenizer: Tokenizer, data: DataRecipe) -> Dataset:
+    def dataset(self, source: str, tokenizer: Tokenizer, data: DataRecipe, labelled: bool = True) -> Dataset:
         return self.from_articles(source, load_articles(source), tokenizer, data)
 
     def from_articles(

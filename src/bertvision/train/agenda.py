@@ -33,6 +33,11 @@ def scoring(epoch: float, split: str, seed: int) -> str:
     return f"scoring epoch {epoch:g} on {split}, seed {seed}"
 
 
+def scored_splits(also: str) -> tuple[str, ...]:
+    """The sets that every member predicts; also: the second that is reported, if there is one."""
+    return ("tune", "test", *(["also"] if also else []))
+
+
 class Agenda:
     """The stages of a run in their order. A run may have parts, such as variants, whose stages have equal names.
 

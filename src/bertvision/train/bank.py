@@ -63,7 +63,7 @@ class HeadBank(nn.Module):
     @property
     def positions(self) -> Literal["all", "cls"]:
         """The tokens its heads together need: all, or [CLS] alone."""
-        return "cls" if all(reads_cls(head) for _, head in self.items()) else "all"
+        return "cls" if all(head.reads_cls for _, head in self.items()) else "all"
 
     def items(self) -> list[tuple[str, Head]]:
         return list(zip(self.names, self.heads))  # type: ignore[arg-type]
@@ -109,11 +109,6 @@ def unique_names(entries: Sequence[Mapping[str, Any]]) -> list[str]:
         names.append(name)
         taken.add(file_name(name).lower())
     return names
-
-
-def reads_cls(head: Head) -> bool:
-    """Whether a head needs the states of [CLS] alone."""
-    return head.task != "spans" and head.column
 
 
 def at_fractions(entries: Sequence[Mapping[str, Any]], fractions: Sequence[float]) -> list[dict[str, Any]]:

@@ -1,8 +1,9 @@
 """Scores outside a study: of a finished run's members on any data, or of a file of predictions."""
 
 import dataclasses
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from bertvision.data.source import load_articles
 from bertvision.errors import UserError, nearest
 from bertvision.evaluate.decode import RULES
 from bertvision.evaluate.squad import score
-from bertvision.files import read_json
+from bertvision.files import read_json, write_text
 from bertvision.tasks import Dataset
 from bertvision.train.members import BACKBONE, ENSEMBLE, Members, score_rows
 from bertvision.train.predict import Pass, predict
@@ -64,7 +65,7 @@ def score_run(
     chosen = _chosen(study, seed, epoch)
     best_pair = next((row["parts"] for row in chosen if row["member"] == ENSEMBLE), "")
     members = study.members(seed, epoch)
-    dataset = study.task.dataset(data or study.recipe.data.test, members.backbone.tokenizer, study.recipe.data)
+    dataset = _dataset(study, members, data or study.recipe.data.test)
     shown = _predict(study, members, dataset, _wanted(members, member, best_pair), rule, quiet)
     fits = rule == study.recipe.evaluate.decoding
     tuned = {row.get("parts", row["member"]): row["threshold"] for row in chosen if fits}
@@ -82,22 +83,78 @@ def submit_run(
     member: str = "",
     quiet: bool = False,
 ) -> tuple[Path, str]:
-    """Writes one member's predictions for `glue:TASK/SPLIT` as GLUE takes them; the file, and the member.
+    """Writes one member's predictions for a test set, `glue:TASK/SPLIT`, as GLUE takes them; the file, and the member.
 
     The member is the one asked for, or the best on the study's tune set.
     """
-    study, seed, epoch = _cell(directory, checkpoint, seed, quiet)
     if not data.startswith(glue.PREFIX):
         raise UserError(f"--data {data or 'is missing'}: name what to predict, such as glue:RTE/test")
-    glue.parse(data)
+    found, name = _best(
+        directory,
+        data,
+        checkpoint,
+        seed,
+        member,
+        quiet,
+        lambda dataset: glue.check_submission(data, len(dataset.records)),
+    )
+    return glue.write_submission(out, data, found.values()), name
+
+
+def predict_run(
+    directory: Path,
+    out: Path,
+    *,
+    data: str,
+    checkpoint: float | None = None,
+    seed: int | None = None,
+    member: str = "",
+    quiet: bool = False,
+) -> tuple[Path, str]:
+    """Writes one member's predictions for `data`, which needs no labels, as JSON lines; the file, and the member.
+
+    One line per row, in its order: what the predictions of the task say of one, and its `id`. The member is the one
+    asked for, or the best on the study's tune set.
+    """
+    if not data:
+        raise UserError("--data is missing: name what to predict, such as new.csv")
+    found, name = _best(directory, data, checkpoint, seed, member, quiet)
+    lines = [json.dumps({"id": key, **one}, ensure_ascii=False) for key, one in found.to_json().items()]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_text(out, "\n".join(lines) + "\n")
+    return out, name
+
+
+def _best(
+    directory: Path,
+    data: str,
+    checkpoint: float | None,
+    seed: int | None,
+    member: str,
+    quiet: bool,
+    check: Callable[[Dataset], None] = lambda dataset: None,
+) -> tuple[Any, str]:
+    """Predictions for `data` of the member asked for, or of the best on the study's tune set; and its name.
+
+    check: may refuse the data before they are predicted.
+    """
+    study, seed, epoch = _cell(directory, checkpoint, seed, quiet)
     main = f"tune_{study.task.metrics[-1]}"
     best = max(_chosen(study, seed, epoch), key=lambda row: row[main], default={"member": ""})
     members = study.members(seed, epoch)
-    best_pair = best.get("parts", "")
-    (name,) = _wanted(members, member or best.get("parts", best["member"]) or BACKBONE, best_pair)
-    dataset = study.task.dataset(data, members.backbone.tokenizer, study.recipe.data)
+    (name,) = _wanted(members, member or best.get("parts", best["member"]) or BACKBONE, best.get("parts", ""))
+    dataset = _dataset(study, members, data, labelled=False)
+    check(dataset)
     found = _predict(study, members, dataset, [name], study.recipe.evaluate.decoding, quiet)
-    return glue.write_submission(out, data, found.predictions[name].values()), name
+    return found.predictions[name], name
+
+
+def _dataset(study: Study, members: Members, source: str, labelled: bool = True) -> Dataset:
+    """A source as the task of a study reads it; what is worth knowing about it is said."""
+    dataset = study.task.dataset(source, members.backbone.tokenizer, study.recipe.data, labelled)
+    for note in dataset.notes:
+        study.journal.say(note)
+    return dataset
 
 
 def _cell(directory: Path, checkpoint: float | None, seed: int | None, quiet: bool) -> tuple[Study, int, float]:

@@ -149,16 +149,21 @@ def score_rows(
 
 
 def report_rows(
-    members: Members, tune: Pass, test: Pass, task: Task, data: Mapping[str, Dataset]
+    members: Members, passes: Mapping[str, Pass], task: Task, data: Mapping[str, Dataset]
 ) -> Iterator[dict[str, Any]]:
     """The rows of a study: scored on test, with everything chosen on tune: thresholds, and which ensemble to report.
 
-    members: those that went through both passes.
+    members: those that went through all passes.
+    passes: over `tune`, `test` and, where there is a second set to report, `also`; its metrics are called `also_...`.
     """
-    main = task.metrics[-1]
+    main, tune, test = task.metrics[-1], passes["tune"], passes["test"]
     tuned = {name: task.choose(found, data["tune"]) for name, found in tune.predictions.items()}
     on_tune = {n: task.scores(found, data["tune"], tuned[n])[main] for n, found in tune.predictions.items()}
     best_pair = max(members.pairs, key=on_tune.__getitem__, default="")
     reported = {n: test.predictions[n] for n in (*members.heads, best_pair) if n}
     for row in score_rows(members, Pass(reported, test.seconds), task, data["test"], tuned, best_pair):
-        yield row | {f"tune_{main}": on_tune[row.get("parts", row["member"])]}
+        name, more = row.get("parts", row["member"]), {}
+        if "also" in passes:
+            scores = task.scores(passes["also"].predictions[name], data["also"], row["threshold"])
+            more = {f"also_{metric}": scores[metric] for metric in task.metrics}
+        yield row | {f"tune_{main}": on_tune[name]} | more

@@ -20,7 +20,6 @@ from bertvision.heads import Head
 from bertvision.recipe import EvaluateRecipe
 from bertvision.states.source import live
 from bertvision.tasks import Dataset, Task
-from bertvision.train.bank import reads_cls
 from bertvision.train.progress import Journal
 
 BACKBONE = "backbone"  # how the head that was tuned with the encoder is called
@@ -67,7 +66,7 @@ def predict(
     """
     windows = dataset.windows
     reads = together((head.reads for head in members.values()), backbone.layers)
-    source = live(backbone, reads, "cls" if all(map(reads_cls, members.values())) else "all")
+    source = live(backbone, reads, "cls" if all(head.reads_cls for head in members.values()) else "all")
     for head in members.values():
         head.eval()
     scorers = Scorers(members, ensembles or {}, task, dataset, options, journal, keep)

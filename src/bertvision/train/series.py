@@ -79,7 +79,7 @@ def variant_recipes(recipe: Recipe) -> dict[str, Recipe]:
     """{name: the recipe with that variant laid over it}, all of them checked.
 
     Tables are laid over tables, key by key; anything else takes the place of what was there. Of the published results
-    a variant keeps those that name it and those that name none.
+    a variant keeps those that name it, which are its own from then on, and those that name none.
     """
     plain = {key: value for key, value in dataclasses.asdict(recipe).items() if key != "variants"}
     found: dict[str, Recipe] = {}
@@ -89,7 +89,8 @@ def variant_recipes(recipe: Recipe) -> dict[str, Recipe]:
             raise UserError(f"variants.{place}.name: every variant needs a name; it is also that of its directory")
         if file_name(name).lower() in {file_name(other).lower() for other in found}:
             raise UserError(f"variants.{place}.name: {name!r} is taken already; give it another")
-        paper = [entry for entry in plain["paper"] if entry.get("variant", name) == name]
+        mine = [entry for entry in plain["paper"] if entry.get("variant", name) == name]
+        paper = [{key: value for key, value in entry.items() if key != "variant"} for entry in mine]
         table = toml.merged(plain | {"paper": paper}, {key: value for key, value in variant.items() if key != "name"})
         found[name] = from_table(table, f"variants.{place} ({name})")
     return found

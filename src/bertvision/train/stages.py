@@ -11,8 +11,6 @@ from bertvision.train.finetune import planned_checkpoints
 if TYPE_CHECKING:
     from bertvision.train.study import Study
 
-SPLITS = ("tune", "test")
-
 
 def plan_study(study: "Study") -> None:
     """Puts the stages of a study on the agenda of its journal; the study has begun."""
@@ -51,7 +49,8 @@ def planned_stages(study: "Study", tokens: Mapping[str, int]) -> list[Planned]:
                 passes = round(recipe.bank.epochs * tokens["train"])
                 trained = bank_path(place, epoch).exists()
                 found.append(Planned(agenda.heads(epoch, seed), "heads", passes, trained))
-            for split in SPLITS:
+            for split in agenda.scored_splits(recipe.data.also):
                 done = (seed, epoch) in scored
-                found.append(Planned(agenda.scoring(epoch, split, seed), "scoring", tokens[split], done))
+                size = tokens.get(split, tokens["test"])  # the sizes may be those of another variant
+                found.append(Planned(agenda.scoring(epoch, split, seed), "scoring", size, done))
     return found

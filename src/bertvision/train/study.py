@@ -202,7 +202,7 @@ class Study:
         )
 
     def score(self, seed: int, epoch: float) -> None:
-        """Predicts tune and test with every member of one checkpoint, in one pass each, and writes the scores."""
+        """Predicts tune and what is reported with every member of one checkpoint, in a pass each; writes the scores."""
         path = self._scores(seed, epoch)
         if path.exists():
             return
@@ -210,7 +210,7 @@ class Study:
         refuse_other_sets(self.scored, self.data)
         members = self.members(seed, epoch)
         passes = {}
-        for split in ("tune", "test"):
+        for split in agenda.scored_splits(self.recipe.data.also):
             passes[split] = predict(
                 members.backbone,
                 members.heads,
@@ -229,7 +229,7 @@ class Study:
             logs = passes[split].log_probabilities
             save_tensors(place / "logits.safetensors", logs, {"per": "token" if self.task.per_token else "window"})
             logs.clear()
-        found = report_rows(members, passes["tune"], passes["test"], self.task, self.data)
+        found = report_rows(members, passes, self.task, self.data)
         rows = [{"seed": seed, "checkpoint": epoch, **row} for row in found]
         self._note_dropped(seed, epoch, members.dropped)
         self.record.note_peak()
@@ -271,6 +271,8 @@ class Study:
             raise UserError(f"data.train: {self.recipe.data.train} holds nothing to learn from")
         sizes = {split: {"questions": len(one.records), "windows": len(one.windows)} for split, one in data.items()}
         self.journal.log("data", **sizes)
+        for note in (note for one in data.values() for note in one.notes):
+            self.journal.note(note)
         origins = {n: {"source": one.source, "synthetic": is_synthetic(one.source)} for n, one in data.items()}
         self.record.add(
             data={split: origins[split] | sizes[split] for split in data},
@@ -283,6 +285,9 @@ class Study:
     def identity(self) -> str:
         """What training depends on beside the seed: recipe, weights, tokenizer, windows."""
         plain = dataclasses.asdict(self.recipe)
+        # Left out: what is no matter of training, what shows in the windows, what is not asked for.
+        for key in ("also", "broken", *([] if self.recipe.data.metric else ["metric"])):
+            plain["data"].pop(key)
         digest = hashlib.sha256(json.dumps({k: v for k, v in plain.items() if k not in COSMETIC}).encode())
         digest.update(self._untouched.fingerprint.encode())
         if start := self.recipe.finetune.start:

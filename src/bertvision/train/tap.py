@@ -11,7 +11,7 @@ from bertvision.data.windows import Windows
 from bertvision.errors import UserError, nearest
 from bertvision.states.forecast import Forecast, forecast
 from bertvision.states.layout import DTYPES, Dtype, Positions, padded_bytes
-from bertvision.train.bank import HeadBank, reads_cls
+from bertvision.train.bank import HeadBank
 from bertvision.train.feeding import store_states
 from bertvision.train.finetune import Checkpoint, planned_checkpoints
 from bertvision.train.study import Study, refuse_too_long
@@ -129,7 +129,7 @@ class Tap:
         return [
             head
             for _, head in bank.items()
-            if kept.issuperset(numbered(head.reads, depth)) and (self.positions == "all" or reads_cls(head))
+            if kept.issuperset(numbered(head.reads, depth)) and (self.positions == "all" or head.reads_cls)
         ]
 
 
