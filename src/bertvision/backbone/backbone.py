@@ -17,7 +17,7 @@ from bertvision.backbone.states import Reads, States, numbered
 from bertvision.data.batches import Batch, by_length
 from bertvision.errors import UserError
 
-# Tokens that go through the encoder at once where nothing learns: what they become on the way stays in the cache.
+# Tokens per thread that go through the encoder at once where nothing learns: what they become stays in the cache.
 SLICE = 1024
 
 # What of a configuration changes an encoder's states and leaves no trace in its weights, and what is meant where it is
@@ -96,7 +96,7 @@ class Backbone(nn.Module):
         """States of a batch: all layers, the last one only, or those with the given numbers, (B, L, S, H)."""
         numbers = None if reads == "all" else numbered(reads, self.layers)
         learning = self.training or torch.is_grad_enabled()
-        if learning or not batch.ids.is_cpu or torch.compiler.is_compiling() or batch.ids.numel() <= SLICE:
+        if learning or not batch.ids.is_cpu or torch.compiler.is_compiling() or batch.ids.numel() <= _slice():
             return States(torch.stack(self.encode(batch, reads), dim=1), batch.mask, numbers)
         return States(self._in_slices(batch, reads), batch.mask, numbers)
 
@@ -118,7 +118,7 @@ class Backbone(nn.Module):
         """(B, L, S, H) from several runs of the encoder, rows of like length together; zeros behind them."""
         lengths = batch.mask.sum(dim=1).numpy()
         states = torch.empty(0)
-        for rows in by_length(lengths, SLICE):
+        for rows in by_length(lengths, _slice()):
             longest = int(lengths[rows].max())
             layers = self.encode(_part(batch, rows, longest), reads)
             if not states.numel():
@@ -128,6 +128,10 @@ class Backbone(nn.Module):
                     states[row, layer, :longest] = found[place]
                 states[row, :, longest:] = 0
         return states
+
+
+def _slice() -> int:
+    return SLICE * torch.get_num_threads()
 
 
 def _part(batch: Batch, rows: NDArray[np.int64], longest: int) -> Batch:
