@@ -1,6 +1,6 @@
 """Real runs: a tiny recipe, and processes of their own that run `bertvision` and can be killed.
 
-from runs import Command, bertvision, encoder, questions, recipe_of, tiny_recipe
+from runs import Command, batch_of, bertvision, encoder, questions, recipe_of, tiny_recipe
 """
 
 import atexit
@@ -18,9 +18,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
 import torch
 
 from bertvision.backbone.backbone import Backbone
+from bertvision.data.batches import Batch
 from bertvision.data.source import load_articles
 from bertvision.data.squad import write_articles
 from bertvision.recipe import DataRecipe, EvaluateRecipe, Recipe, from_table, to_toml
@@ -205,3 +207,15 @@ def _predict(encoder: str, path: str, count: int, answer: Connection) -> None:
     ensembles = {"both": Joined(("last", "pool"))}
     predict(backbone, dict(bank.items()), task, data, EvaluateRecipe(), Journal(quiet=True), ensembles=ensembles)
     answer.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+LENGTHS = [5, 17, 1, 12, 16, 3, 17]
+
+
+def batch_of(backbone: Backbone) -> Batch:
+    """Rows in no order of length, each of its own tokens."""
+    tokens = max(LENGTHS)
+    mask = torch.arange(tokens) < torch.tensor(LENGTHS)[:, None]
+    known = torch.arange(len(LENGTHS) * tokens).view(-1, tokens) % 7 + backbone.tokenizer.token_to_id("e")
+    ids = torch.where(mask, known, backbone.pad)
+    return Batch(np.arange(len(LENGTHS)), ids, torch.zeros_like(ids), mask, torch.zeros(len(LENGTHS), 2).long())

@@ -122,6 +122,10 @@ def test_a_wrong_type_names_the_key_and_the_type(text, message, written):
         ("[bank]\nfractions = [0.5, 0.5]", ["bank.fractions: give at least one, each once"]),
         ("[evaluate]\nensembles = []", ["evaluate.ensembles: give at least one"]),
         ("[data]\ntext = ['a', 'b', 'c']", ["data.text: one column, or two"]),
+        (
+            "[finetune]\nlower = 'stored'\nnorms = 'trained'\nprecision = 'bf16'",
+            ["finetune.precision", 'is tuned in "fp32"'],
+        ),
         ("[finetune]\nlower = 'stored'", ["finetune.lower", 'needs norms = "trained"']),
         (
             "[finetune]\nlower = 'stored'\nnorms = 'trained'\nadapters = 8",

@@ -55,6 +55,9 @@ class DataRecipe:
     negatives: NonNegative = 0.0
     """Unanswerable questions to add per answerable one of the training set: a question is paired with the most similar
     other paragraph of its article that does not hold its answer. 0 = none."""
+    edited: Annotated[float, Between(0, 1)] = 0.0
+    """Unanswerable questions to add per answerable one of the training set: a question on its own paragraph, with a
+    name, number or word changed into another, or negated. 0 = none."""
     glue: str = "data/glue"
     """The folder of the official GLUE files, for sources such as `glue:CoLA/train`; if absent, the hub is asked."""
     text: tuple[str, ...] = ()
@@ -125,6 +128,9 @@ class FinetuneRecipe(Training):
     attention_dropout: Annotated[float, Between(0, 1)] = 0.0
     """Dropout of attention weights. At 0 fused kernels can run: on a CPU tuning is several times faster. All other
     dropout is the encoder's own; the papers' encoders have 0.1 here."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """How the encoder's products are computed while it is tuned. `bf16` is quicker where the processor has instructions
+    for it, and refused where it has none; weights, heads and scoring stay fp32."""
     start: str = ""
     """Tuned weights to start from: a checkpoint of another run, such as `runs/a/seed-1/checkpoint-1`, or a reader. The
     encoder and what is tuned of it must be the same; heads start anew. Empty: from the encoder as it came."""
@@ -256,6 +262,8 @@ def _check_together(recipe: Recipe, where: str) -> None:
     tuning = recipe.finetune
     if tuning.lower == "stored" and (tuning.norms == "all" or tuning.adapters or tuning.lora):
         raise UserError(f'{where}: finetune.lower: "stored" needs norms = "trained", and neither adapters nor LoRA')
+    if tuning.lower == "stored" and tuning.precision != "fp32":
+        raise UserError(f'{where}: finetune.precision: what stands on a stored part is tuned in "fp32"; give that')
     if recipe.bank.feed == "along" and recipe.bank.patience:
         raise UserError(f"{where}: bank.patience: heads that learn along with the backbone have no early stop; give 0")
     if recipe.bank.feed == "along" and recipe.bank.checkpoints:

@@ -1,26 +1,13 @@
 """A large batch goes through the encoder in slices where nothing learns: the states are those of the whole."""
 
-import numpy as np
 import pytest
 import torch
 
 from bertvision.backbone import backbone as module
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.split import split
-from bertvision.data.batches import Batch
 from encoders import FAMILIES
-from runs import encoder
-
-LENGTHS = [5, 17, 1, 12, 16, 3, 17]
-
-
-def batch_of(backbone: Backbone) -> Batch:
-    """Rows in no order of length, each of its own tokens."""
-    tokens = max(LENGTHS)
-    mask = torch.arange(tokens) < torch.tensor(LENGTHS)[:, None]
-    known = torch.arange(len(LENGTHS) * tokens).view(-1, tokens) % 7 + backbone.tokenizer.token_to_id("e")
-    ids = torch.where(mask, known, backbone.pad)
-    return Batch(np.arange(len(LENGTHS)), ids, torch.zeros_like(ids), mask, torch.zeros(len(LENGTHS), 2).long())
+from runs import LENGTHS, batch_of, encoder
 
 
 @pytest.mark.parametrize("reads", ["all", "last", (0, 2)])

@@ -211,6 +211,7 @@ RTE = "glue:RTE/train"
         ({"train": RTE, "test": "glue:STS-B/dev"}, "glue:STS-B/dev: has scores, and glue:RTE/train has entailment"),
         ({"train": RTE, "test": "sample:test"}, r"data\.test: sample:test: is not of the kind"),
         ({"train": RTE, "test": "glue:RTE/dev", "negatives": 0.5}, r"data\.negatives: are made of questions"),
+        ({"train": RTE, "test": "glue:RTE/dev", "edited": 0.5}, r"data\.edited: are made of questions"),
     ],
 )
 def test_sets_that_cannot_be_used_are_refused_before_anything_is_read(data, says):

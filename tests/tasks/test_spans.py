@@ -1,6 +1,7 @@
 """The spans task: its sets, its loss, its ensembles, its thresholds and its scores."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -217,11 +218,10 @@ def test_a_limit_is_part_of_a_larger_and_of_a_fraction(tokenizer):
     assert ids[30, 1.0] < ids[90, 0.2] < ids[90, 1.0] < ids[5000, 1.0]
 
 
-def test_negatives_are_added_to_training_alone(tokenizer):
-    plain, more = (
-        Spans().load(DataRecipe("sample:train:200", "sample:tune:40", "sample:test:60", negatives=n), tokenizer, 0)
-        for n in (0.0, 1.0)
-    )
+@pytest.mark.parametrize("option", ["negatives", "edited"])
+def test_unanswerable_questions_are_added_to_training_alone(tokenizer, option):
+    recipe = DataRecipe("sample:train:200", "sample:tune:40", "sample:test:60")
+    plain, more = (Spans().load(replace(recipe, **{option: n}), tokenizer, 0) for n in (0.0, 1.0))
     assert len(more["train"].records) > len(plain["train"].records)
     assert sum(record.has_answer for record in more["train"].records) == sum(
         record.has_answer for record in plain["train"].records

@@ -6,6 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from bertvision.backbone import precision
+from bertvision.backbone.precision import has_bf16
 from bertvision.errors import UserError
 from bertvision.heads import REGISTRY
 from bertvision.recipe import Recipe
@@ -158,6 +160,20 @@ def test_every_family_can_be_tuned(family, tmp_path):
     found = moved(tmp_path, recipe)
     assert found["head"] > 0
     assert sum(value > 0 for value in found.values()) > 10
+
+
+@pytest.mark.skipif(not has_bf16(), reason="this processor has no instructions for bf16")
+def test_bf16_moves_the_same_weights_nearly_as_far(tmp_path):
+    exact, found = (moved(tmp_path / name, brief(checkpoints=[0], precision=name)) for name in ("fp32", "bf16"))
+    assert exact.keys() == found.keys()
+    assert exact != found
+    assert found["head"] == pytest.approx(exact["head"], rel=0.2)
+
+
+def test_bf16_is_refused_where_it_would_be_slow(tmp_path, monkeypatch):
+    monkeypatch.setattr(precision, "has_bf16", lambda: False)
+    with pytest.raises(UserError, match=r"finetune\.precision: this processor has no instructions for bf16"):
+        tune(tmp_path, brief(precision="bf16"))
 
 
 def test_lora_beside_the_rest(tmp_path):

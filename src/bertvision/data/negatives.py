@@ -25,18 +25,23 @@ def add_negatives(articles: Sequence[dict[str, Any]], ratio: float) -> list[dict
     """
     if not 0 <= ratio < math.inf:
         raise UserError(f"negatives: {ratio} is not a number of questions per answerable one; give 0 or more")
-    result = [_second_version(article) for article in articles]
-    taken = {qa["id"] for article in result for paragraph in article["paragraphs"] for qa in paragraph["qas"]}
+    result = [second_version(article) for article in articles]
+    taken = {qa["id"] for article in result for _, qa in questions(article["paragraphs"])}
     number = 0  # of an answerable question, over all articles
     for article in result:
-        asked = [(home, qa) for home, each in enumerate(article["paragraphs"]) for qa in each["qas"] if qa["answers"]]
+        asked = [(home, qa) for home, qa in questions(article["paragraphs"]) if qa["answers"]]
         counts = [_count(number + n, ratio) for n in range(len(asked))]
         number += len(asked)
         _add(article["paragraphs"], [(*pair, count) for pair, count in zip(asked, counts) if count], taken)
     return result
 
 
-def _second_version(article: dict[str, Any]) -> dict[str, Any]:
+def questions(paragraphs: Sequence[dict[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
+    """The questions of an article, each with the number of its paragraph."""
+    return [(home, qa) for home, paragraph in enumerate(paragraphs) for qa in paragraph["qas"]]
+
+
+def second_version(article: dict[str, Any]) -> dict[str, Any]:
     """A copy in which every question says whether it is impossible."""
     paragraphs = [
         {**paragraph, "qas": [{**qa, "is_impossible": not qa["answers"]} for qa in paragraph["qas"]]}
@@ -46,13 +51,18 @@ def _second_version(article: dict[str, Any]) -> dict[str, Any]:
 
 
 def _count(number: int, ratio: float) -> int:
-    """How many negatives the answerable question of this running number gets.
+    """How many negatives the answerable question of this running number gets."""
+    return int(ratio) + share(number, ratio % 1)
+
+
+def share(number: int, ratio: float) -> bool:
+    """Whether the question of this running number is among a share of them.
 
     Its place in [0, 1) is its number's bits mirrored at the point (0, 1/2, 1/4, 3/4, 1/8 ...): the places below any
     fraction lie evenly over the file, every second question for 1/2, and those below a larger one include them.
     """
     place = int(f"{number:b}"[::-1], 2) / (1 << number.bit_length())
-    return int(ratio) + (place < ratio % 1)
+    return place < ratio
 
 
 def _add(paragraphs: list[dict[str, Any]], asked: list[tuple[int, dict[str, Any], int]], taken: set[str]) -> None:

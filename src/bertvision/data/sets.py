@@ -17,17 +17,27 @@ from bertvision.recipe import DataRecipe
 
 def article_sets(data: DataRecipe, seed: int) -> dict[str, tuple[str, list[dict[str, Any]]]]:
     """{split: (source, articles)}, `also` only where there is one. Without a tune set, one is split off by article;
-    `negatives` are added to train."""
+    `negatives` and `edited` questions are added to train."""
     sources = {"train": data.train, "tune": data.tune, "test": data.test, "also": data.also}
     articles = {split: load_articles(source) for split, source in sources.items() if source}
     if not data.tune:
         articles["train"], articles["tune"] = split_by_article(articles["train"], data.tune_share, seed)
         sources["tune"] = f"{data.train}, {100 * data.tune_share:g} % of it, by article"
+    articles["train"] = _with_unanswerable(articles["train"], data)
+    return {split: (sources[split], articles[split]) for split in sources if split in articles}
+
+
+def _with_unanswerable(articles: list[dict[str, Any]], data: DataRecipe) -> list[dict[str, Any]]:
+    """The articles with the unanswerable questions that a recipe wants to be made of their answerable ones."""
     if data.negatives:
         from bertvision.data.negatives import add_negatives
 
-        articles["train"] = add_negatives(articles["train"], data.negatives)
-    return {split: (sources[split], articles[split]) for split in sources if split in articles}
+        articles = add_negatives(articles, data.negatives)
+    if data.edited:
+        from bertvision.data.edits import add_edited
+
+        articles = add_edited(articles, data.edited)
+    return articles
 
 
 class Examples(NamedTuple):
@@ -101,8 +111,9 @@ def check_sources(data: DataRecipe, labels: Sequence[str] | None) -> None:
     for key, source in (("train", data.train), ("tune", data.tune), ("test", data.test), ("also", data.also)):
         if source:
             check_fits(source, data, labels, f"data.{key}: ")
-    if data.negatives and is_text(data.train):
-        raise UserError("data.negatives: are made of questions on paragraphs, and these are texts; give 0")
+    for key in ("negatives", "edited"):
+        if getattr(data, key) and is_text(data.train):
+            raise UserError(f"data.{key}: are made of questions on paragraphs, and these are texts; give 0")
 
 
 def check_fits(

@@ -11,6 +11,7 @@ import torch
 
 from bertvision.backbone import trained
 from bertvision.backbone.backbone import Backbone
+from bertvision.backbone.precision import check_bf16, in_bf16
 from bertvision.backbone.split import split
 from bertvision.backbone.states import Reads, together
 from bertvision.backbone.tuning import (
@@ -183,6 +184,9 @@ def _feed(
 ) -> tuple[Feed, float]:
     """batch -> States with gradients, from text or from the stored states of the frozen part; and the seconds that
     storing them took."""
+    if recipe.lower == "live" and recipe.precision == "bf16":
+        check_bf16()
+        return lambda batch: in_bf16(backbone, batch, reads), 0.0
     if recipe.lower == "live":
         return lambda batch: backbone(batch, reads), 0.0
     if not is_split(backbone.model, tuning):
