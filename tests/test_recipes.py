@@ -8,6 +8,8 @@ from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from bertvision.backbone.tuning import Tuning
@@ -40,6 +42,7 @@ SHORTER = {
     "bertvision-table1": ("finetune.epochs=1", "finetune.checkpoints=[0, 0.1]"),
     "answerability": ("finetune.epochs=1", "bank.epochs=1"),
     "pocket": ("finetune.adapters=8",),
+    "pocket-further": ("finetune.adapters=8", "finetune.start=", "finetune.precision=fp32"),
     "pocket-study": (  # three blocks have no last six
         'variants=[{name = "last-2", finetune = {train_layers = 2}}, '
         '{name = "adapters", finetune = {train_layers = 0, adapters = 8}}]',
@@ -161,6 +164,18 @@ def test_runs_from_tuning_to_report(path, encoders, tmp_path):
             continue
         assert entry["source"] in page
         assert all(f'data-value="{entry[key]!r}"' in page for key in {*SCORES, *COSTS} & {*entry})
+
+
+def test_the_second_half_of_pocket_starts_from_the_reader_of_the_first(encoders, tmp_path):
+    places = {name: tmp_path / name for name in ("pocket", "pocket-further")}
+    for name, place in places.items():
+        first = f"finetune.start={places['pocket'] / 'reader'}"
+        own = () if name == "pocket" else (first, "finetune.learning_rate=0")  # so that nothing moves
+        settings = (f"backbone.name={encoders['bert']}", *SHRUNK, *SHORTER[name], *own, "heads=[]")
+        words = [word for setting in settings for word in ("--set", setting)]
+        run("study", str(ROOT / "recipes" / f"{name}.toml"), *words, "--out", str(place), "--json")
+    before, after = (load_file(place / "reader" / "encoder.safetensors") for place in places.values())
+    assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
 
 
 def test_a_published_result_stands_beside_the_run_it_belongs_to(encoders, tmp_path):
