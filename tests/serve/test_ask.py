@@ -190,3 +190,32 @@ def test_the_answer_is_highlighted_where_it_stands():
     show_answers(console, Query("who [x]", [document]), answers, titled=True)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert [line.strip() for line in lines] == ["who [x]", "[b]king  50%  (notes.txt, line 1)", "the [b]king[/b]", ""]
+
+
+def test_a_file_named_twice_is_read_once(place, monkeypatch):
+    (query,) = gather("who", None, [str(place / "doc.txt")] * 2, None)
+    assert len(query.documents) == 1
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"the king")))
+    (query,) = gather("who", None, ["-", "-"], None)
+    assert [one.text for one in query.documents] == ["the king"]
+
+
+def test_stdin_cannot_be_both_questions_and_text(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"who was king")))
+    with pytest.raises(UserError, match="stdin: cannot hold both the questions and the text"):
+        gather(None, None, ["-"], Path("-"))
+
+
+def test_a_list_of_json_is_not_taken_for_a_question(tmp_path, place):
+    path = tmp_path / "list.json"
+    path.write_text('[{"question": "who", "context": "the king"}]')
+    with pytest.raises(UserError, match=r"list\.json: line 1 is not a JSON object"):
+        gather(None, None, [str(place / "doc.txt")], path)
+    path.write_text("[1] who was king\n")
+    assert gather(None, None, [str(place / "doc.txt")], path)[0].question == "[1] who was king"
+
+
+def test_nothing_at_all_to_look_in(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    with pytest.raises(UserError, match="stdin: there is no text in it; give --context TEXT or --file PATH"):
+        gather("who", None, [], None)

@@ -106,7 +106,8 @@ def test_the_encoder_may_have_moved(copy, tmp_path):
 
 def test_another_encoder_is_refused(copy, tmp_path):
     other = save_tiny(tmp_path / "other", "bert", seed=1)
-    assert "has other weights (fingerprint " in refused(copy, backbone=str(other))
+    message = refused(copy, backbone=str(other))
+    assert "has other weights (fingerprint " in message and "get that one (" in message
     config = json.loads((copy / "config.json").read_text())
     config["backbone"]["fingerprint"] = "0" * 64
     (copy / "config.json").write_text(json.dumps(config))
@@ -136,10 +137,10 @@ def test_heads_of_another_reader(copy, tmp_path):
         ({"format": "x"}, "upgrade"),
         ({"tasks": None}, "not the configuration of a reader"),
         ({"backbone": None}, "damaged (TypeError"),
-        ({"tasks": {"spans": {}}}, "damaged (KeyError 'heads')"),
+        ({"tasks": {"spans": {}}}, "damaged (KeyError"),
         (
-            {"tasks": {"juggling": {"heads": ["a"], "ensemble": {"how": "max", "members": ["a"]}}}},
-            "damaged (ValueError",
+            {"tasks": {"juggling": {"heads": ["a"], "ensemble": {"how": "max", "members": ["a"]}, "windows": {}}}},
+            "tasks.juggling.task: 'juggling' is none of spans, labels, score",
         ),
     ],
 )
@@ -149,6 +150,51 @@ def test_a_configuration_that_is_newer_or_nonsense(change, part, copy):
     message = refused(copy)
     assert message.startswith(str(copy / "config.json"))
     assert part in message
+
+
+@pytest.mark.parametrize(
+    ("place", "change", "part"),
+    [
+        ((), {"colour": "red"}, "colour: there is no such key; there is: backbone,"),
+        (("backbone",), {"nane": "x"}, "backbone.nane: there is no such key; did you mean 'name'?"),
+        (("tuning",), {"adapters": 64}, "tuning: is not the plan that encoder.safetensors was tuned by"),
+        (("tuning",), {"colour": "red"}, "tuning: is not the plan"),
+        (("tasks",), {"spans": None}, "damaged ("),
+        (("tasks", "spans"), {"treshold": 1}, "tasks.spans.treshold: there is no such key; did you mean 'threshold'?"),
+        (("tasks", "spans"), {"threshold": float("nan")}, "tasks.spans.threshold: nan is no finite number"),
+        (("tasks", "spans", "ensemble"), {"how": "median"}, "tasks.spans.ensemble: median of "),
+        (
+            ("tasks", "spans", "ensemble"),
+            {"members": ["who", "me"]},
+            "tasks.spans.ensemble.members: 'who' is not among its h",
+        ),
+        (("tasks", "spans", "decoding"), {"rule": "dice"}, "tasks.spans.decoding.rule: 'dice' is none of joint, indep"),
+        (("tasks", "spans", "decoding"), {"nbest": 0}, "tasks.spans.decoding.nbest: 0 is below 1"),
+        (("tasks", "spans", "decoding"), {"answer_tokens": -1}, "tasks.spans.decoding.answer_tokens: -1 is below 1"),
+        (("tasks", "spans", "windows"), {"max_length": 0}, "tasks.spans.windows.max_length: 0 tokens that share"),
+        (("tasks", "spans", "windows"), {"max_length": 9999}, "tasks.spans.windows.max_length: 9999 tokens are more"),
+        (
+            ("tasks", "spans", "windows"),
+            {"too_long": "x"},
+            "tasks.spans.windows.too_long: 'x' is none of windows, trim",
+        ),
+    ],
+)
+def test_a_value_that_cannot_be(place, change, part, copy):
+    config = table = json.loads((copy / "config.json").read_text())
+    for key in place:
+        table = table[key]
+    table.update(change)
+    (copy / "config.json").write_text(json.dumps(config))
+    message = refused(copy)
+    assert message.startswith(f"{copy / 'config.json'}: ")
+    assert part in message
+
+
+def test_a_reader_that_can_do_nothing(copy):
+    config = json.loads((copy / "config.json").read_text()) | {"tasks": {}}
+    (copy / "config.json").write_text(json.dumps(config))
+    assert "tasks: there is none" in refused(copy)
 
 
 @pytest.mark.parametrize("content", ["", "hello", "3", "[1]", "{}", '{"model_type": "bert"}'])

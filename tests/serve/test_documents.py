@@ -46,7 +46,7 @@ def test_stdin_that_is_closed(monkeypatch):
     assert refused("-").startswith("stdin: is closed; give --context TEXT")
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
 def test_byte_order_marks(encoding, tmp_path):
     (tmp_path / "a.txt").write_bytes("café".encode(encoding))
     assert read_document(str(tmp_path / "a.txt")).text == "café"
@@ -78,6 +78,7 @@ def test_what_cannot_be_read(tmp_path):
     assert f"{tmp_path}: is a directory" in refused(tmp_path)
     for name, content, part in [
         ("latin.txt", b"one\ncaf\xe9", "not UTF-8 text (byte 0xe9 in line 2)"),
+        ("letter.docx", b"PK\x03\x04\x00\x00\xff", "a binary file, not text; .txt, .md, .html and .pdf can be read"),
         ("blank.txt", b" \r\n", "there is no text in it"),
         ("blank.html", b"<p></p>", "there is no text in it"),
         ("broken.pdf", b"%PDF-1.4 nonsense", "cannot be read as a PDF"),
@@ -89,3 +90,9 @@ def test_what_cannot_be_read(tmp_path):
         message = refused(tmp_path / name)
         assert message.startswith(str(tmp_path / name))
         assert part in message
+
+
+def test_a_page_without_a_name_is_known_by_its_beginning(monkeypatch):
+    page = b"\n<!DOCTYPE html><title>x</title><p>the <b>old</b> city"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(page)))
+    assert read_document("-").text == "the old city"

@@ -67,6 +67,18 @@ def test_the_answer_is_marked_where_it_stands(tab):
 
 
 @needs_browser
+def test_an_answer_far_down_is_in_sight(tab):
+    ask(tab, "Who is Fresnel?", "a line\n" * 120 + "Fresnel\n" + "a line\n" * 20)
+    tab.locator("mark").wait_for(timeout=60_000)
+    tab.wait_for_function(
+        """() => { const box = document.querySelector(".bv-context").getBoundingClientRect(),
+        mark = document.querySelector("mark").getBoundingClientRect();
+        return box.top <= mark.top && mark.bottom <= box.bottom; }""",
+        timeout=5_000,
+    )
+
+
+@needs_browser
 def test_an_example_is_one_click(tab):
     tab.get_by_text("Who began the lighthouse?").first.click()
     tab.locator("mark").wait_for(timeout=60_000)

@@ -14,7 +14,7 @@ from bertvision.data.squad import records
 from bertvision.errors import UserError
 from bertvision.serve.config import Ensemble
 from bertvision.serve.reader import Reader
-from bertvision.serve.spans import probabilities, whole_characters
+from bertvision.serve.spans import probabilities, whole_characters, whole_words
 from encoders import WORDS
 from readers import LABELS, tiny_reader
 from real import minilm
@@ -62,6 +62,20 @@ def test_accents_stay_with_their_letters():
     assert context.index("\u0301") not in ends
 
 
+def test_words_are_not_cut_into_the_pieces_of_the_tokenizer():
+    assert whole_words("by Louis de Foix, who", 3, 15) == (3, 16)
+    assert whole_words("by Louis de Foix, who", 15, 16) == (12, 16)
+    assert whole_words("Zoe\u0308s 1,700 B2-C", 0, 1) == (0, 5)
+    assert whole_words("1,700 B2-C", 2, 3) == (2, 5)  # as tokenizers do, it parts at signs
+    assert whole_words("1,700 B2-C", 6, 7) == (6, 8)
+    assert whole_words("由艾达创立", 1, 3) == (1, 3)  # no spaces, no words to be seen
+    context = "zzqqxx the kingqx " * 3
+    found = reader()("who", context, top_k=30)
+    assert {word for one in found for word in one["answer"].split()} <= {"zzqqxx", "the", "kingqx"}
+    pieces = reader()("who", context, top_k=30, align_to_words=False)
+    assert {word for one in pieces for word in one["answer"].split()} > {"zzqqxx", "the", "kingqx"}
+
+
 def test_shapes_of_calls_and_results():
     read = reader()
     one = read(question="who was king", context=TEXT)
@@ -98,7 +112,9 @@ def test_shapes_of_calls_and_results():
         ({"question": "who", "context": TEXT, "no_answer_threshold": 2}, "a probability from 0 to 1, not 2"),
         ({"question": {"question": "who", "context": TEXT}, "context": "b"}, "context: is in the dictionary already"),
         ({"question": "who", "context": TEXT, "max_answer_len": 0}, "max_answer_len: must be a whole number"),
-        ({"question": "who", "context": TEXT, "doc_stride": 8}, "doc_stride: a reader has no such option; there is: "),
+        ({"question": "who", "context": TEXT, "doc_stride": 8}, "doc_stride: windows are cut as the reader was"),
+        ({"question": "who", "context": TEXT, "max_seq_len": 8}, "max_seq_len: windows are cut as the reader was"),
+        ({"question": "who", "context": TEXT, "colour": 8}, "colour: a reader has no such option; there is: align_to"),
         ({"question": "who", "context": TEXT, "topk": 8}, "topk: a reader has no such option; did you mean 'top_k'?"),
     ],
 )
@@ -179,7 +195,7 @@ def test_answers_are_those_of_the_evaluation(rule):
             collector.add(index, head(backbone(collate(windows, index, backbone.pad))))
     expected = collector.finish().answers(0.0)
     asked = records(load_articles(questions(24, 2)))
-    found = read([{"question": one.question, "context": one.context} for one in asked])
+    found = read([{"question": one.question, "context": one.context} for one in asked], align_to_words=False)
     assert {one.id: got["answer"] for one, got in zip(asked, found)} == expected
 
 

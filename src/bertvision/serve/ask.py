@@ -1,6 +1,7 @@
 """`bertvision ask`: questions on texts and files -> the best answers with file and place."""
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from bertvision.serve.documents import STDIN, Document, called, from_text, read_
 if TYPE_CHECKING:
     from bertvision.serve.reader import Reader
 
+JSON = re.compile(r"\s*(\[\s*)?\{")  # how a line that is no plain question begins; a list is refused
 CHUNK = 64  # questions answered together: enough for full batches, few enough to show answers soon
 
 
@@ -41,7 +43,9 @@ def gather(question: str | None, context: str | None, files: Sequence[str], ques
         raise UserError("--context: is empty; give the text to look in")
     if context is None and not files and questions is None and sys.stdin is not None and not sys.stdin.isatty():
         files = [STDIN]  # cat notes.txt | bertvision ask "..."
-    documents = [from_text(context)] if context is not None else [read_document(name) for name in files]
+    if questions is not None and str(questions) == STDIN and STDIN in files:
+        raise UserError("stdin: cannot hold both the questions and the text; give one of them as a file")
+    documents = [from_text(context)] if context is not None else [read_document(name) for name in dict.fromkeys(files)]
     queries = [Query(question, documents)] if question is not None else _batch(Path(str(questions)), documents)
     if not all(query.documents for query in queries):
         raise UserError("give a text to look in: --context TEXT, --file PATH, or - for stdin")
@@ -54,13 +58,13 @@ def _batch(path: Path, documents: Sequence[Document]) -> list[Query]:
     for number, line in enumerate(read_document(str(path)).text.split("\n"), start=1):
         if not line.strip():
             continue
-        if not line.lstrip().startswith("{"):
+        if not JSON.match(line):
             queries.append(Query(line.strip(), documents))
             continue
         try:
             found = json.loads(line)
             question, context = found["question"], found.get("context")
-        except (ValueError, KeyError, RecursionError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise UserError(f'{path}: line {number} is not a JSON object with "question" and "context"') from None
         if not isinstance(question, str) or not question.strip() or not isinstance(context, str | None):
             raise UserError(f"{path}: line {number}: question and context must be strings, and the question not empty")

@@ -8,6 +8,13 @@ from typing import Any
 from bertvision.errors import UserError, nearest
 from bertvision.serve.config import TaskConfig
 
+FORMER = {  # options of the pipeline that transformers had, which a reader decides by itself
+    "doc_stride": "windows are cut as the reader was trained",
+    "max_seq_len": "windows are cut as the reader was trained",
+    "max_question_len": "a question is cut only where it leaves no room for the text",
+    "padding": "batches hold texts of like lengths, and hardly any padding",
+    "batch_size": "batches are filled by tokens",
+}
 Asked = str | Sequence[str] | Mapping[str, str] | Sequence[Mapping[str, str]] | None
 
 
@@ -55,12 +62,13 @@ def check_pairs(pairs: Sequence[tuple[str, str]]) -> None:
 @dataclass(frozen=True, slots=True)
 class Options:
     """How answers are wanted. limit: "no answer" where its probability lies above; None: by the reader's own threshold.
-    answer_tokens: the most an answer may have, 0: as the reader was tuned for."""
+    answer_tokens: the most an answer may have, 0: as the reader was tuned for. words: none begins or ends in a word."""
 
     top_k: int = 1
     limit: float | None = None
     layers: bool = False
     answer_tokens: int = 0
+    words: bool = True
 
     def over(self, config: TaskConfig) -> TaskConfig:
         """A task's configuration with these options laid over it."""
@@ -75,8 +83,9 @@ def check_options(
     layers: bool = False,
     max_answer_len: Any = None,
     handle_impossible_answer: bool | None = None,
+    align_to_words: bool = True,
 ) -> Options:
-    """UserError unless all are possible. The last two are those of the pipeline that transformers had."""
+    """UserError unless all are possible. The last three are those of the pipeline that transformers had."""
     for name, count in (("top_k", top_k), ("max_answer_len", 1 if max_answer_len is None else max_answer_len)):
         if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
             raise UserError(f"{name}: must be a whole number from 1 up, not {count!r}")
@@ -87,12 +96,15 @@ def check_options(
         if limit is not None:
             raise UserError("handle_impossible_answer: False is no_answer_threshold = 1; give only one of them")
         limit = 1.0
-    return Options(int(top_k), None if limit is None else float(limit), bool(layers), int(max_answer_len or 0))
+    limit, longest = None if limit is None else float(limit), int(max_answer_len or 0)
+    return Options(int(top_k), limit, bool(layers), longest, bool(align_to_words))
 
 
 def refuse_unknown(options: Mapping[str, Any], known: Sequence[str]) -> None:
     """UserError if there is any option."""
     for name in options:
+        if name in FORMER:
+            raise UserError(f"{name}: {FORMER[name]}; leave it out")
         raise UserError(f"{name}: a reader has no such option; {nearest(name, known)}")
 
 

@@ -1,15 +1,19 @@
 """config.json of a reader: which backbone it stands on, and for every task its heads, ensemble, threshold, decoding."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from bertvision import __version__
-from bertvision.errors import UserError
+from bertvision.errors import UserError, nearest
+from bertvision.evaluate.decode import RULES
 from bertvision.evaluate.ensemble import HOWS, How
 
 FORMAT = 1
 KINDS = ("spans", "labels", "score")
+TOO_LONG = ("windows", "trim")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +24,12 @@ class Decoding:
     nbest: int = 20
     answer_tokens: int = 30
 
+    def __post_init__(self) -> None:
+        _check_choice("rule", self.rule, RULES)
+        for key, value in (("nbest", self.nbest), ("answer_tokens", self.answer_tokens)):
+            if value < 1:
+                raise UserError(f"{key}: {value} is below 1")
+
 
 @dataclass(frozen=True, slots=True)
 class Cutting:
@@ -28,6 +38,11 @@ class Cutting:
     max_length: int = 384
     overlap: int = 128
     too_long: str = "windows"
+
+    def __post_init__(self) -> None:
+        _check_choice("too_long", self.too_long, TOO_LONG)
+        if not 0 <= self.overlap < self.max_length:
+            raise UserError(f"max_length: {self.max_length} tokens that share {self.overlap} leave no room for a text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +79,14 @@ class TaskConfig:
     labels: tuple[str, ...] = ()
     scale: tuple[float, float] = (-1.0, 1.0)
 
+    def __post_init__(self) -> None:
+        _check_choice("task", self.task, KINDS)
+        for member in self.ensemble.members:
+            if member not in self.heads:
+                raise UserError(f"ensemble.members: {member!r} is not among its heads")
+        if not math.isfinite(self.threshold):
+            raise UserError(f"threshold: {self.threshold} is no finite number")
+
 
 @dataclass(frozen=True, slots=True)
 class ReaderConfig:
@@ -95,9 +118,16 @@ class ReaderConfig:
                 f"{where}: format {table['format']} (made by bertvision {made}), this version reads {FORMAT}; upgrade"
             )
         try:
+            _check_keys(table, ("format", "version", "backbone", "tuning", "tasks"))
+            with _within("backbone"):
+                _check_keys(table["backbone"], ("name", "fingerprint"))
             backbone, fingerprint = str(table["backbone"]["name"]), str(table["backbone"]["fingerprint"])
             tasks = {str(name): _task(name, one) for name, one in table["tasks"].items()}
+            if not tasks:
+                raise UserError("tasks: there is none")
             return cls(backbone, fingerprint, dict(table["tuning"] or {}), tasks, str(table["version"]))
+        except UserError as error:
+            raise UserError(f"{where}: {error}; copy or build the reader again") from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(
                 f"{where}: damaged ({type(error).__name__} {error}); copy or build the reader again"
@@ -105,24 +135,51 @@ class ReaderConfig:
 
 
 def _task(name: str, table: Mapping[str, Any]) -> TaskConfig:
-    task = str(table.get("task", name))
-    heads, labels = tuple(map(str, table["heads"])), tuple(map(str, table.get("labels", ())))
-    joined = table["ensemble"]
-    ensemble = Ensemble.of([*map(str, joined["members"])], joined["how"], [*map(float, joined.get("weights", ()))])
-    if task not in KINDS or not set(ensemble.members) <= set(heads):
-        raise ValueError(f"in task {name!r}")
-    decoding = _known(Decoding, table.get("decoding", {}))
-    low, high = map(float, table.get("scale", (-1, 1)))
-    threshold = float(table.get("threshold", 0.0))
-    return TaskConfig(
-        task, heads, ensemble, threshold, decoding, _known(Cutting, table["windows"]), labels, (low, high)
-    )
+    with _within(f"tasks.{name}"):
+        _check_keys(table, (one.name for one in fields(TaskConfig)))
+        with _within("ensemble"):
+            _check_keys(table["ensemble"], (one.name for one in fields(Ensemble)))
+        joined = table["ensemble"]
+        low, high = map(float, table.get("scale", (-1, 1)))
+        return TaskConfig(
+            str(table.get("task", name)),
+            tuple(map(str, table["heads"])),
+            Ensemble.of([*map(str, joined["members"])], joined["how"], [*map(float, joined.get("weights", ()))]),
+            float(table.get("threshold", 0.0)),
+            _plain(Decoding, "decoding", table.get("decoding", {})),
+            _plain(Cutting, "windows", table["windows"]),
+            tuple(map(str, table.get("labels", ()))),
+            (low, high),
+        )
 
 
-def _known(cls: type, table: Mapping[str, Any]) -> Any:
+def _plain(cls: type, key: str, table: Mapping[str, Any]) -> Any:
     """An instance of a dataclass of plain values; a value of another type than its default's is a TypeError."""
-    given = {one.name: table.get(one.name, one.default) for one in fields(cls)}
-    for one in fields(cls):
-        if type(given[one.name]) is not type(one.default):
-            raise TypeError(f"{one.name} = {given[one.name]!r}")
-    return cls(**given)
+    with _within(key):
+        _check_keys(table, (one.name for one in fields(cls)))
+        given = {one.name: table.get(one.name, one.default) for one in fields(cls)}
+        for one in fields(cls):
+            if type(given[one.name]) is not type(one.default):
+                raise TypeError(f"{one.name} = {given[one.name]!r}")
+        return cls(**given)
+
+
+def _check_keys(table: Mapping[str, Any], known: Iterable[str]) -> None:
+    known = tuple(known)
+    for key in table:
+        if key not in known:
+            raise UserError(f"{key}: there is no such key; {nearest(key, known)}")
+
+
+def _check_choice(key: str, value: str, choices: Iterable[str]) -> None:
+    if value not in choices:
+        raise UserError(f"{key}: {value!r} is none of {', '.join(choices)}")
+
+
+@contextmanager
+def _within(key: str) -> Iterator[None]:
+    """What is wrong inside is said to be under `key`."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{key}.{error}") from None

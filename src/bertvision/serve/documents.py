@@ -20,9 +20,15 @@ BLOCKS = {
     *("h3", "h4", "h5", "h6", "header", "hr", "li", "main", "nav", "ol", "p", "pre", "section", "table", "td", "th"),
     *("tr", "ul"),
 }
-UNREAD = {"script", "style", "template", "noscript", "head"}
-BYTE_ORDER_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+UNREAD = {"script", "style", "template", "noscript", "head", "title"}
+BYTE_ORDER_MARKS = {  # UTF-32's first: one of them begins with one of UTF-16's
+    **dict.fromkeys((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "utf-32"),
+    **dict.fromkeys((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "utf-16"),
+    codecs.BOM_UTF8: "utf-8-sig",
+}
+PAGE = re.compile(rb"\s*<(!doctype html|html)\b", re.IGNORECASE)  # how HTML begins where no suffix says so
 LINE_END = re.compile(r"\r\n|\n|\r")  # as editors count lines; Python's own splitlines knows eight more
+ELSEWHERE = "give --context TEXT or --file PATH"
 EXTRA = 'pip install "bertvision[documents]"'
 
 
@@ -54,6 +60,8 @@ def from_text(text: str, name: str = "") -> Document:
 def read_document(name: str) -> Document:
     """The text of a file by its suffix (.html, .pdf, else plain text), or of stdin for "-"; UserError if there is none.
 
+    What has no suffix, such as stdin, is known by its beginning.
+
     Plain text must be UTF-8 (or say otherwise in a byte order mark); its line ends are kept, so that offsets are those
     of the file.
     """
@@ -61,14 +69,20 @@ def read_document(name: str) -> Document:
     suffix = Path(name).suffix.lower()
     if suffix == ".pdf" or content.startswith(b"%PDF-"):
         found = _pdf(name, content)
-    elif suffix in HTML:
+    elif suffix in HTML or (not suffix and PAGE.match(content)):
         found = _html(name, content)
     else:
         found = from_text(_decoded(name, content), name)
     if not found.text.strip():
-        hint = "scanned pages need text recognition first" if found.unit == "page" else "give one that holds the answer"
-        raise UserError(f"{called(name)}: there is no text in it; {hint}")
+        raise UserError(f"{called(name)}: there is no text in it; {_instead_of(found)}")
     return found
+
+
+def _instead_of(blank: Document) -> str:
+    """What to do about a document without text."""
+    if blank.unit == "page":
+        return "scanned pages need text recognition first"
+    return ELSEWHERE if blank.name == STDIN else "give one that holds the answer"
 
 
 def called(name: str) -> str:
@@ -79,7 +93,7 @@ def called(name: str) -> str:
 def _read(name: str) -> bytes:
     if name == STDIN:
         if sys.stdin is None:  # closed by whoever started this process
-            raise UserError("stdin: is closed; give --context TEXT or --file PATH")
+            raise UserError(f"stdin: is closed; {ELSEWHERE}")
         return sys.stdin.buffer.read()
     path = Path(name)
     try:
@@ -97,6 +111,8 @@ def _decoded(name: str, content: bytes) -> str:
     try:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
+        if b"\0" in content:
+            raise UserError(f"{called(name)}: a binary file, not text; .txt, .md, .html and .pdf can be read") from None
         line = content.count(b"\n", 0, error.start) + 1
         raise UserError(
             f"{called(name)}: not UTF-8 text (byte 0x{content[error.start]:02x} in line {line}); "

@@ -7,7 +7,7 @@ from typing import Any
 
 from bertvision.errors import UserError, nearest
 from bertvision.serve.config import ReaderConfig
-from bertvision.serve.directory import is_exported
+from bertvision.serve.directory import CONFIG, is_exported
 from bertvision.serve.engine import Engine, TorchEngine
 from bertvision.serve.onnx_engine import OnnxEngine
 
@@ -20,7 +20,14 @@ def load_engine(place: Path, config: ReaderConfig, name: str, backbone: str | No
         name = "onnx" if is_exported(place) else "torch"
     if name not in ENGINES:
         raise UserError(f"engine: there is none called {name!r}; {nearest(name, [*ENGINES, 'auto'])}")
-    return ENGINES[name](place, config, backbone)
+    config, engine, about = ENGINES[name](place, config, backbone)
+    for task, one in config.tasks.items():
+        if (length := one.windows.max_length) > engine.longest:
+            raise UserError(
+                f"{place / CONFIG}: tasks.{task}.windows.max_length: {length} tokens are more than the "
+                f"{engine.longest} its encoder takes; copy or build the reader again"
+            )
+    return config, engine, about
 
 
 def _torch(place: Path, config: ReaderConfig, backbone: str | None) -> Loaded:

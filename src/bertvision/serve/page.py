@@ -13,6 +13,13 @@ from bertvision.serve.limits import Limits
 from bertvision.serve.marked import CSS, NOTHING_YET, answer_html, refused_html
 
 CANDIDATES = 5
+# In a long text the answer may stand far down: the box it is shown in, and nothing else, is scrolled to it.
+IN_SIGHT = """
+new MutationObserver(() => {
+  const mark = element.querySelector(".bv-context mark"), box = mark && mark.closest(".bv-context");
+  if (box) box.scrollTop += mark.getBoundingClientRect().top - box.getBoundingClientRect().top - box.clientHeight / 2;
+}).observe(element, { childList: true, subtree: true });
+"""
 # What the browser needs of Gradio. Its other doors (uploads, proxies, files, recordings) stay shut.
 PATHS = (
     "/",
@@ -129,7 +136,7 @@ def _blocks(app: FastAPI, limits: Limits) -> Any:
                 context = gradio.Textbox(label="Context", placeholder="Paste a text here.", lines=10, max_lines=20)
                 button = gradio.Button("Ask", variant="primary")
             with gradio.Column():
-                shown = gradio.HTML(NOTHING_YET, label="Answer")
+                shown = gradio.HTML(NOTHING_YET, label="Answer", js_on_load=IN_SIGHT)
         labels = [asked for asked, _ in EXAMPLES]
         gradio.Examples(
             EXAMPLES,

@@ -20,7 +20,7 @@ from bertvision.serve.texts import cut_texts, results, text_collector
 
 BATCH_TOKENS = 1024  # of all layers at once: what heads read of them stays in the cache
 Progress = Callable[[int, int], None]
-KEYWORDS = ("top_k", "no_answer_threshold", "layers", "max_answer_len", "handle_impossible_answer")
+KEYWORDS = ("top_k", "no_answer_threshold", "layers", "max_answer_len", "handle_impossible_answer", "align_to_words")
 
 
 class Reader:
@@ -96,6 +96,7 @@ class Reader:
         layers: bool = False,
         max_answer_len: int | None = None,
         handle_impossible_answer: bool | None = None,
+        align_to_words: bool = True,
         **unknown: Any,
     ) -> Any:
         """The answer to a question on a context, or a list of them.
@@ -106,13 +107,16 @@ class Reader:
         no_answer_threshold: "no answer" is said where its probability lies above, 0 to 1; by default where the reader's
         own tuning says so. layers: adds "layers", the share of each layer in the answer, embedding output first.
         max_answer_len: most tokens of an answer. handle_impossible_answer: False never says "no answer".
+        align_to_words: False leaves answers as the tokenizer cuts them, which may be within a word.
 
         A dictionary {"answer", "score", "start", "end", "no_answer_score"}: context[start:end] is the answer; score and
         no_answer_score are its probability, and that of there being none, among the best candidates, of which a reader
         keeps a fixed number. No answer: "", 0, 0.
         """
         refuse_unknown(unknown, KEYWORDS)
-        options = check_options(top_k, no_answer_threshold, layers, max_answer_len, handle_impossible_answer)
+        options = check_options(
+            top_k, no_answer_threshold, layers, max_answer_len, handle_impossible_answer, align_to_words
+        )
         pairs, several = pairs_of(question, context)
         found = self._answers(pairs, options)
         shaped: list[Any] = [ranked[0] for ranked in found] if options.top_k == 1 else list(found)
@@ -204,7 +208,7 @@ class Reader:
             if config.task != "spans":
                 found[name] = results(kept, windows)
             else:
-                rankings = [rank(kept, row, pair[1], config, top_k, options.limit) for row, pair in enumerate(pairs)]
+                rankings = [rank(kept, row, pair[1], config, options) for row, pair in enumerate(pairs)]
                 if options.layers and rankings:
                     self._add_layers(name, collector, rankings)
                 found[name] = [ranking.answers for ranking in rankings]

@@ -30,7 +30,7 @@ def _reason(error: Mapping[str, Any]) -> str:
         return "is not a JSON object; send one, with content-type application/json"
     if error["type"] == "extra_forbidden":
         return "there is no such field; see /docs"
-    if error["type"] == "string_pattern_mismatch":
+    if error["type"] in ("string_pattern_mismatch", "string_too_short"):
         return "is blank"
     if error["type"] == "string_unicode":
         return "holds half a surrogate pair, which is not a character"

@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 from bertvision.data.squad import Record
 from bertvision.data.windows import Windows
 from bertvision.evaluate.spans import SpanCollector, SpanPredictions
+from bertvision.serve.asked import Options
 from bertvision.serve.config import TaskConfig
 
 SURROGATES = re.compile("[\ud800-\udfff]")  # halves of characters: Python can hold them, tokenizers cannot
+# Scripts in which words stand together, or with their particles: Thai to Khmer, Japanese, Chinese, Korean.
+TOGETHER = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +71,13 @@ def probabilities(
     return shares[:-1], float(shares[-1])
 
 
-def rank(
-    predictions: SpanPredictions, row: int, context: str, config: TaskConfig, top_k: int, limit: float | None
-) -> Ranking:
-    """The `top_k` best answers to question `row` on the caller's own `context`; never none.
+def rank(predictions: SpanPredictions, row: int, context: str, config: TaskConfig, options: Options) -> Ranking:
+    """The best answers to question `row` on the caller's own `context`, at most `options.top_k`; never none.
 
-    limit: "no answer" wins where its probability exceeds it; None: where it exceeds that of the best span. It then
+    "No answer" wins where its probability exceeds `options.limit`, or that of the best span if that is None. It then
     comes first, with answer "" and start = end = 0.
     """
+    limit = options.limit
     found = int(np.isfinite(predictions.scores[row]).sum())
     shares, nothing = probabilities(
         predictions.scores[row, :found], float(predictions.no_answer[row]), config.threshold, config.decoding.nbest
@@ -87,9 +89,11 @@ def rank(
         ranking.chars.append((0, 0))
     seen: set[tuple[int, int]] = set()
     for share, (start, end) in zip(shares.tolist(), predictions.chars[row].tolist()):
-        if len(ranking.answers) == top_k:
+        if len(ranking.answers) == options.top_k:
             break
         first, last = whole_characters(context, start, end)
+        if options.words:
+            first, last = whole_words(context, first, last)
         if (first, last) not in seen:
             seen.add((first, last))
             place = {"answer": context[first:last], "score": share, "start": first, "end": last}
@@ -105,6 +109,19 @@ def whole_characters(text: str, start: int, end: int) -> tuple[int, int]:
     while end < len(text) and _is_mark(text[end]):
         end += 1
     return start, end
+
+
+def whole_words(text: str, start: int, end: int) -> tuple[int, int]:
+    """The span start:end, grown so that it parts no word: tokenizers cut rare ones into pieces."""
+    while start > 0 and _parts_word(text, start):
+        start -= 1
+    while end < len(text) and _parts_word(text, end):
+        end += 1
+    return start, end
+
+
+def _parts_word(text: str, place: int) -> bool:
+    return all((one.isalnum() or _is_mark(one)) and not TOGETHER.match(one) for one in text[place - 1 : place + 1])
 
 
 def _is_mark(character: str) -> bool:

@@ -1,6 +1,7 @@
 """Encoder and heads of a reader, from its directory and into it."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,23 @@ def load_backbone(directory: Path, config: ReaderConfig, name: str | None = None
     except UserError as error:
         raise UserError(f"{directory}: its backbone is missing: {error}; or give --backbone PATH") from None
     if (found := backbone.fingerprint) != config.fingerprint:
-        copy = packaged.directory_of(backbone.name) if backbone.name in packaged.ALIASES else None
-        way_out = f"delete {copy} to have it fetched again" if copy else "get that one, or make the reader again"
+        damaged = backbone.name == config.backbone and backbone.name in packaged.ALIASES  # names that never change
+        way_out = (
+            f"delete {packaged.directory_of(backbone.name)} to have it fetched again"
+            if damaged
+            else f"get that one ({config.backbone}), or make the reader again"
+        )
         raise UserError(
             f"{directory}: the backbone {backbone.name} has other weights (fingerprint {found[:12]}…) than the "
             f"one this reader was made with ({config.fingerprint[:12]}…); {way_out}"
         )
     if config.tuning:
-        trained.load(backbone.model, directory / ENCODER)
+        plan = trained.load(backbone.model, directory / ENCODER)
+        if asdict(plan.tuning) != config.tuning:
+            raise UserError(
+                f"{directory / CONFIG}: tuning: is not the plan that {ENCODER} was tuned by; "
+                "copy or build the reader again"
+            )
     return backbone.eval()
 
 
