@@ -108,7 +108,7 @@ def test_published_results_have_a_place(path):
     for entry in recipe.paper:
         assert entry["checkpoint"] in checkpoint_epochs(recipe.finetune)
         assert entry["member"] in known or entry["member"].endswith(("(not named)", "(BERT-large)"))
-        assert set(entry) <= {"checkpoint", "member", "source", "label", "when", "variant", *SCORES, *COSTS}
+        assert set(entry) <= {"checkpoint", "member", "source", "on", "label", "when", "variant", *SCORES, *COSTS}
         assert entry.get("variant", "") in ("", *(variant["name"] for variant in recipe.variants))
         assert entry["source"] and set(entry) & (SCORES | COSTS)
         assert all(entry.get(key, 0) >= 0 for key in COSTS)

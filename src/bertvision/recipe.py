@@ -214,7 +214,8 @@ class Recipe:
     """Several studies in one: tables with a `name` and what differs, such as `finetune = {train_layers = 3}`. Each runs
     in a directory of its own under that of the run, and one table joins them."""
     paper: tuple[dict, ...] = ()
-    """Published results to show beside ours: tables with `checkpoint`, `member` and metrics."""
+    """Published results to show beside ours: tables with `checkpoint`, `member` and metrics; `source` to cite, and `on`
+    for what they were measured on, such as "BERT-large, SQuAD 2.0", where that is not what is read here."""
 
 
 def load_recipe(path: str | Path, settings: Iterable[str] = ()) -> Recipe:

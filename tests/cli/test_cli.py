@@ -19,6 +19,7 @@ from bertvision import __version__
 from bertvision.cli import app, data_app, main
 from bertvision.cli.printing import print_table
 from bertvision.data.source import fetch_official
+from bertvision.evaluate.ensemble import GREEDY
 from bertvision.heads import REGISTRY
 from bertvision.report.terminal import download_bar
 from runs import Command, Done, bertvision, encoder, questions, tiny_recipe
@@ -121,16 +122,19 @@ def test_the_parts_of_a_study_and_then_the_whole(place, tmp_path):
     assert answer("train", recipe, *settings, cwd=tmp_path) == ["parts/seed-3/heads-0.2.safetensors"]
     rows = answer("study", recipe, *settings, cwd=tmp_path)
     assert {row["seed"] for row in rows} == {3}
-    assert rows == json.loads((tmp_path / "parts" / "metrics.json").read_text())
+    scored = json.loads((tmp_path / "parts" / "metrics.json").read_text())
+    assert rows[: len(scored)] == scored
+    assert [row["member"] for row in rows[len(scored) :]] == [GREEDY] * 2  # chosen from what is stored
     assert bertvision("train", recipe, *settings, cwd=tmp_path).out == "parts/seed-3/heads-0.2.safetensors\n"
 
 
 def test_evaluate_and_report(place):
     rows = answer("report", "run", cwd=place)
-    assert rows == json.loads((place / "run" / "metrics.json").read_text())
+    scored = json.loads((place / "run" / "metrics.json").read_text())
+    assert rows[: len(scored)] == scored and {row["member"] for row in rows[len(scored) :]} == {GREEDY}
     assert "report: run/report.html" in bertvision("report", "run", cwd=place).out
     found = answer("evaluate", "run", cwd=place)
-    assert [(row["member"], row["f1"]) for row in found] == [(row["member"], row["f1"]) for row in rows]
+    assert [(row["member"], row["f1"]) for row in found] == [(row["member"], row["f1"]) for row in scored]
     one = ("evaluate", "run", "--member", "pool", "--data", questions(9, 8), "--checkpoint", "0.2", "--seed", "1")
     assert [row["total"] for row in answer(*one, cwd=place)] == [9, 9]
     assert "pool" in bertvision(*one, cwd=place).out

@@ -119,6 +119,19 @@ def test_a_front_has_what_nothing_cheaper_beats():
     assert filled == {0.0, 50.0}
 
 
+def test_large_costs_are_written_out():
+    rows = summarise(
+        {"checkpoint": 1.0, "member": m, "f1": 70.0, "parameters": p}
+        for m, p in (("backbone", 22_700_000), ("pool", 22_990_000))
+    )
+    figure = front_figure(rows, F1, PRICE)
+    figure.draw_without_rendering()
+    axis = figure.axes[0].xaxis
+    assert axis.get_offset_text().get_text() == ""
+    labels = [label.get_text() for label in axis.get_ticklabels()]
+    assert "22.8M" in labels and len(set(labels)) == len(labels)
+
+
 def test_cells_have_a_colour_each_and_missing_ones_none():
     axes = layer_figure({"pool": [0.1, 0.9], "attend": [0.5]}).axes[0]
     assert len(axes.patches) == 3

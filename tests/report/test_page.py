@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from bertvision.errors import UserError
+from bertvision.evaluate.ensemble import GREEDY
 from bertvision.report.page import write_report
 from bertvision.report.sentences import summary_sentences
 from bertvision.report.summary import SPANS, metrics_of, summarise
@@ -155,6 +156,18 @@ def test_member_is_chosen_on_the_tuning_set_where_its_score_is_known():
     assert third.endswith("the best member is picked on the tuning set, never on the data reported.")
 
 
+def test_the_summary_is_about_what_was_not_chosen_to_be_best():
+    greedy = [
+        row | {"member": GREEDY, "role": "ensemble", "f1": 99.0, "tune_f1": 99.0}
+        for row in rows(checkpoints=[1.0])
+        if row["role"] == "head"
+    ]
+    found = [row | {"tune_f1": 80.0} for row in rows(checkpoints=[1.0])]
+    first, second, _ = summary_sentences(summarise([*found, *greedy]), SPANS)
+    assert "1 head on the states of all its layers and 1 ensemble" in first
+    assert "pool, the best on the tuning set" in second and GREEDY not in second
+
+
 def test_other_tasks_need_no_thresholds_or_checkpoints(tmp_path):
     found = [{"seed": 1, "member": "backbone", "accuracy": 0.5}, {"seed": 1, "member": "pool", "accuracy": 0.75}]
     page = write(tmp_path, found, recipe=None)
@@ -263,6 +276,8 @@ def test_what_cannot_be_reported_is_one_line(tmp_path):
         ("comparisons.json", '[{"member": 1, "seeds": {}, "checkpoint": "x"}]', "[0].member, [0].seeds, [0].check"),
         ("analysis.json", '{"errors": ["a"]}', "analysis.json is left out"),
         ("analysis.json", '{"members": {"pool": {"reliability": [1]}}}', "analysis.json is left out"),
+        ("greedy.json", '{"ensembles": [3], "comparisons": {}}', "belongs there: ensembles[0], comparisons"),
+        ("greedy.json", '{"ensembles": [{"members": [{}], "test": [{"f1": 3}]}]}', "Somebody 2020"),
         ("ensemble.json", '{"members": [{"member": "a", "checkpoint": "x"}]}', "ensemble.json is left out"),
         ("ensemble.json", '{"members": [{"member": "a"}], "test": [3]}', "ensemble.json is left out"),
     ],
@@ -280,6 +295,30 @@ def test_a_damaged_file_costs_no_more_than_itself(name, content, says, tmp_path)
     check_page(page)
     assert says in page
     assert "+2.00 ± 0.00" in page  # the scores are there
+
+
+def test_the_greedy_ensemble_stands_in_the_main_table_over_all_seeds(tmp_path):
+    found = rows(checkpoints=(1.0,))
+    mine = [
+        row | {"member": GREEDY, "role": "ensemble", "f1": row["f1"] + 3, "parts": "backbone + pool"}
+        for row in found
+        if row["role"] == "backbone"
+    ]
+    weights = [{"member": "backbone", "weight": 0.5}, {"member": "pool", "weight": 0.5}]
+    ensembles = [
+        {"how": "mean", "members": weights, "test": [row for row in mine if row["seed"] == seed]} for seed in (1, 2)
+    ]
+    ensembles.append({"how": "mean", "members": weights, "test": [mine[0] | {"seed": 3, "f1": 0.0}]})  # no such scores
+    about = {"checkpoint": 1.0, "member": GREEDY, "threshold_from": "tune", "metric": "f1", "seeds": [1, 2]}
+    compared = [about | {"difference": 3.0, "low": 1.25, "high": 4.5}]
+    (tmp_path / "greedy.json").write_text(json.dumps({"ensembles": ensembles, "comparisons": compared}))
+    paper = '[[paper]]\ncheckpoint = 1.0\nmember = "ensemble"\nf1 = 79.8\n'
+    write(tmp_path, found, RECIPE + paper)
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    line = next(line for line in text.splitlines() if line.startswith(f"| 1 | {GREEDY} | **75.00 ± 0.71**"))
+    assert "| +3.00 ± 0.00 | **+1.25 to +4.50** |" in line
+    assert "79.80" not in line  # a paper's ensemble is one of two
+    assert "0.50 backbone + 0.50 pool" in text
 
 
 def test_same_files_same_bytes_and_no_litter(tmp_path):

@@ -1,7 +1,10 @@
 """Published results stand beside the run, the checkpoint and the member they belong to, and beside no other."""
 
+from dataclasses import replace
+
 import pytest
 
+from bertvision.evaluate.ensemble import GREEDY
 from bertvision.report.paper import alone, beside, for_run
 from bertvision.report.summary import Metric, summarise
 from bertvision.report.tables import markdown_table, paper_grid
@@ -61,6 +64,17 @@ def test_the_ensemble_is_found_whatever_it_blends():
     exact = {"checkpoint": 3, "member": "backbone + pool", "f1": 80.0}
     assert beside(found, [entry, exact]) == [{}, {}, exact]
     assert beside(rows("backbone", "backbone + pool", checkpoint=1.0), [entry]) == [{}, {}]
+    greedy = replace(rows("backbone + pool")[0], member=GREEDY)
+    assert beside([greedy], [entry]) == [{}] and alone([greedy], [entry]) == [entry]
+
+
+def test_what_was_measured_on_something_else_says_so_in_the_heading():
+    entry = {"checkpoint": 3, "member": "backbone", "f1": 79.8, "parameters": 3, "on": "BERT-large, SQuAD 2.0"}
+    heading = markdown_table(rows("backbone", "pool"), F1, [entry]).splitlines()[0]
+    assert "| F1, paper (BERT-large, SQuAD 2.0) |" in heading and "| Parameters, paper (BERT-large, SQ" in heading
+    apart = paper_grid(rows("pool"), F1, [entry])
+    assert apart is not None and "F1, paper (BERT-large, SQuAD 2.0)" in apart.heading
+    assert "| F1, paper |" in markdown_table(rows("backbone"), F1, [entry | {"on": ""}])
 
 
 def test_published_costs_have_columns_too():

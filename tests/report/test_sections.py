@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from bertvision.evaluate.bootstrap import Interval
 from bertvision.report.analysis import analysis_sections, marked
-from bertvision.report.committee import committee_section
+from bertvision.report.committee import committee_section, greedy_section
 from bertvision.report.cost import cost_grid, cost_section
 from bertvision.report.document import Album, Fold, Note, Passage, Picture, Pictures, Table
 from bertvision.report.gains import gain_blocks
@@ -123,6 +123,11 @@ def test_curves_that_are_not_drawn_are_counted():
     (picture,) = pictures(section.blocks)
     assert picture.caption.endswith("6 of 8 members, those with the highest AUROC")
     assert "head 7" in picture.svg and "head 1 " not in picture.svg
+    members["backbone"] = MEMBER | {"auroc": 0.1}  # the others are held against it
+    (_, section) = analysis_sections(Study("x", analysis={"members": members}), Album())
+    (picture,) = pictures(section.blocks)
+    assert picture.caption.endswith("6 of 9 members, the backbone and those with the highest AUROC")
+    assert "backbone (AUROC" in picture.svg and "head 2 " not in picture.svg and "head 3 " in picture.svg
 
 
 def test_gains_are_kept_apart():
@@ -190,6 +195,18 @@ def test_heads_that_saw_less_data_have_their_own_table_and_curve():
     assert texts(less.grid, "Member") == ["backbone", "pool", "pool @ 30 %"]
     assert main.grid.lines[1][2].best  # among those that saw everything
     assert [picture.name for picture in pictures(blocks)] == ["share-tune"]
+
+
+def test_published_scores_of_real_questions_are_not_held_against_synthetic_ones():
+    rows = summarise([row("backbone", 70), row("pool", 72)])
+    entry = {"checkpoint": 1.0, "member": "pool", "f1": 71.2}
+
+    def notes(**more):
+        found = score_blocks(Study("x", rows=rows, **more), [F1], Album())
+        return " ".join(block.text for block in found if isinstance(block, Note))
+
+    assert "never the height" in notes(paper=[entry], facts={"synthetic": True})
+    assert "never the height" not in notes(paper=[entry]) + notes(facts={"synthetic": True})
 
 
 def test_a_tune_set_that_was_split_off_is_said():
@@ -281,6 +298,21 @@ def test_a_chosen_ensemble_is_shown_with_its_members():
         (section,) = committee_section(Study("x", ensemble=found | {"chosen": chosen}), [F1])
         assert said in section.blocks[1].text
     assert committee_section(Study("x"), [F1]) == []
+
+
+def test_greedy_ensembles_are_shown_with_their_weights():
+    def chosen(seed, *members):
+        named = [{"member": name, "weight": weight, "checkpoint": 1.0, "seed": seed} for name, weight in members]
+        rows = [row("greedy ensemble", 70 + seed, kind, seed=seed, tune_f1=80.0 + seed) for kind in ("zero", "tune")]
+        return {"how": "mean", "members": named, "test": rows}
+
+    found = [chosen(1, ("backbone", 0.25), ("pool", 0.75)), chosen(2, ("pool", 1.0))]
+    (section,) = greedy_section(Study("x", greedy=found), [F1])
+    (table,) = tables(section.blocks)
+    assert texts(table.grid, "Weights and members") == ["0.25 backbone + 0.75 pool", "pool alone"]
+    assert texts(table.grid, "F1 on tune") == ["81.00", "82.00"] and texts(table.grid, "F1") == ["71.00", "72.00"]
+    assert "which flatters it" in section.blocks[1].text
+    assert greedy_section(Study("x"), [F1]) == greedy_section(Study("x", greedy=found), []) == []
 
 
 def test_rows_may_say_something_about_themselves():

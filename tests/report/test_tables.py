@@ -23,6 +23,13 @@ def row(member, f1, seed=1, checkpoint=1.0, kind="tune", **more):
     return place | {"f1": f1, "exact": f1 - 2} | more
 
 
+def test_a_long_heading_is_no_tower_of_words():
+    entry = {"checkpoint": None, "member": "pool", "f1": 70.0, "on": "BERT-large, SQuAD 2.0"}
+    table = html_table(member_grid(summarise([row("pool", 70.5) | {"checkpoint": None}]), (), [entry]), "x")
+    assert '<th scope="col" class="wide"><button type="button">F1, paper (BERT-large, SQuAD 2.0)</button>' in table
+    assert '<th scope="col"><button type="button">F1</button>' in table
+
+
 def test_mean_deviation_and_paired_difference():
     rows = [
         row("backbone", 70, 1),

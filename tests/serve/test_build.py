@@ -24,9 +24,17 @@ from runs import questions, recipe_of
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
+def whole(tmp_path_factory) -> Path:
     place = tmp_path_factory.mktemp("build") / "run"
     Study(recipe_of(evaluate={"nbest": 20}), place, quiet=True).run()
+    return place
+
+
+@pytest.fixture(scope="module")
+def run(whole, tmp_path_factory) -> Path:
+    """The same without the ensembles that the study chose, which are the best on tune wherever they can be."""
+    place = Path(shutil.copytree(whole, tmp_path_factory.mktemp("without") / "run"))
+    (place / "greedy.json").unlink()
     return place
 
 
@@ -111,6 +119,36 @@ def test_an_ensemble_chosen_afterwards_becomes_the_reader_of_the_run(copy):
     (copy / "ensemble.json").write_text(json.dumps(chosen))
     os.utime(copy / "ensemble.json", (config.stat().st_atime, config.stat().st_mtime + 5))
     assert Reader.from_pretrained(leave_reader(copy)).config.tasks["spans"].ensemble.how == "mean"
+
+
+def test_the_ensemble_that_the_study_chose_is_its_reader(whole, tmp_path):
+    found = json.loads((whole / "greedy.json").read_text())["ensembles"]
+    chosen = next(one for one in found if one["members"][0]["checkpoint"] == 1)
+    assert chosen["tune_f1"] > max(row["tune_f1"] for row in rows(whole) if row["checkpoint"] == 1)
+    reader = Reader.from_pretrained(build_reader(whole, tmp_path / "reader"))
+    config = reader.config.tasks["spans"]
+    assert (config.ensemble.how, config.threshold) == ("mean", chosen["threshold"])
+    assert dict(zip(config.ensemble.members, config.ensemble.weights)) == {
+        one["member"]: one["weight"] for one in chosen["members"]
+    }
+    articles = load_articles(questions(24, 2))
+    asked = records(articles)
+    said = reader([{"question": one.question, "context": one.context} for one in asked])
+    f1 = score(articles, {one.id: got["answer"] for one, got in zip(asked, said)})["f1"]
+    assert f1 == pytest.approx(chosen["test"][-1]["f1"], abs=5)  # stored in half precision: a question may turn
+    assert f"| f1 | {chosen['test'][-1]['f1']:.2f} |" in reader.card
+
+
+def test_a_greedy_ensemble_makes_an_older_reader_old(whole, tmp_path):
+    copy = Path(shutil.copytree(whole, tmp_path / "run"))
+    text = (copy / "greedy.json").read_text()
+    (copy / "greedy.json").unlink()
+    config = leave_reader(copy) / "config.json"
+    assert json.loads(config.read_text())["tasks"]["spans"]["ensemble"]["how"] == "max"
+    (copy / "greedy.json").write_text(text)
+    os.utime(copy / "greedy.json", (config.stat().st_atime, config.stat().st_mtime + 5))
+    leave_reader(copy)
+    assert json.loads(config.read_text())["tasks"]["spans"]["ensemble"]["how"] == "mean"
 
 
 def test_members_never_scored_together_get_a_threshold_of_their_own(run, tmp_path):

@@ -8,6 +8,7 @@ from bertvision.evaluate.squad import exact
 from bertvision.report.findings import print_analysis
 from bertvision.train.analysis import analyze_run, write_analysis
 from bertvision.train.stored import open_run
+from bertvision.train.study import Study
 from finished import copy_of, finished_run, finished_texts
 from runs import articles, recipe_of
 
@@ -22,6 +23,14 @@ def test_the_last_checkpoint_of_the_first_seed(found):
     assert list(found["members"]) == ["backbone", "pool", "last", "backbone + best head"]
     assert found["agreement"]["members"] == ["backbone", "pool", "last"]
     assert json.loads((finished_run() / "analysis.json").read_text(encoding="utf-8")) == found
+
+
+def test_heads_on_a_share_of_the_data_are_for_the_curve_alone(tmp_path):
+    shares = {"finetune": {"epochs": 0.2, "checkpoints": []}, "bank": {"fractions": [0.5, 1.0], "checkpoints": [0.5]}}
+    Study(recipe_of(**shares), tmp_path, quiet=True).run()
+    found = json.loads((tmp_path / "analysis.json").read_text(encoding="utf-8"))
+    assert list(found["members"]) == ["backbone", "pool", "compress size=8", "backbone + best head"]
+    assert found["agreement"]["members"] == ["backbone", "pool", "compress size=8"]
 
 
 def test_shares_are_the_official_scores(found):

@@ -79,6 +79,7 @@ def test_the_files_of_a_run(finished):
     names = set(files(finished))
     members = ["backbone", "pool", "compress-size=8", "backbone+pool", "backbone+compress-size=8"]
     expected = {"recipe.toml", "study.json", "log.jsonl", "metrics.json", "comparisons.json", "analysis.json"}
+    expected |= {"greedy.json"}
     expected |= {"report.md", "report.html"}
     for seed in (1, 2):
         for epoch in ("0.5", "1"):

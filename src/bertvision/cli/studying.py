@@ -21,7 +21,8 @@ def study(
     as_json: AsJson = False,
 ) -> None:
     """The main job: everything from tuning to the report. Starts again where it stopped."""
-    from bertvision.report.page import write_report
+    from bertvision.report.page import write_pages
+    from bertvision.report.reading import read_study
     from bertvision.serve.build import leave_reader
 
     job = _study(recipe, settings, out, quiet=as_json)
@@ -30,13 +31,14 @@ def study(
 
         for one in job.studies:
             one.journal.scalars = Scalars(one.directory / "tensorboard")
-    rows = job.run()
+    job.run()
     readers = [leave_reader(one.directory) for one in job.studies]
-    page = write_report(job.directory)
+    found = read_study(job.directory)
+    page = write_pages(found, job.directory)
     if as_json:
-        print(json.dumps(rows))
+        print(json.dumps(found.scores))
         return
-    print_table(rows)
+    print_table(found.scores)
     print(f"report: {page}")
     print("\n".join(f"reader: {reader}" for reader in readers))
 

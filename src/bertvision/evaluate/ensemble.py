@@ -10,6 +10,7 @@ from torch import Tensor
 
 How = Literal["max", "mean", "product"]
 HOWS: tuple[How, ...] = ("max", "mean", "product")
+GREEDY = "greedy ensemble"  # the member whose parts and weights `greedy_selection` has chosen
 MOST = 50  # rounds of greedy selection; it stops by itself long before
 
 

@@ -31,6 +31,7 @@ NUMBERS = {
     "absolute_error": ("Mean absolute error", 3),
     "bias": ("Bias", 3),
 }
+BACKBONE = "backbone"
 DRAWN = 6  # reliability curves that can be told apart in one figure
 ABSENT = (
     "There is no analysis.json yet: bertvision analyze RUN writes it, from the predictions that the run has stored."
@@ -127,13 +128,16 @@ def _pictures(found: Plain, members: Mapping[str, Plain], album: Album) -> list[
 
 
 def _drawn(names: Sequence[str], members: Mapping[str, Plain]) -> tuple[list[str], str]:
-    """The members whose curves are drawn, in their order, and words on which they are where some are not."""
+    """The members whose curves are drawn, in their order, and words on which they are where some are not.
+
+    The backbone is what the others are held against: it is always drawn.
+    """
     if len(names) <= DRAWN:
         return list(names), ""
     known = all(_is_number(members[name].get("auroc")) for name in names)
-    best = sorted(names, key=lambda name: -members[name]["auroc"] if known else 0)[:DRAWN]
-    which = ", those with the highest AUROC" if known else ""
-    return [name for name in names if name in best], f". {DRAWN} of {len(names)} members{which}"
+    others = sorted(names, key=lambda name: (name != BACKBONE, -members[name]["auroc"] if known else 0))
+    which = f", {'the backbone and ' if BACKBONE in names else ''}those with the highest AUROC" if known else ""
+    return [name for name in names if name in others[:DRAWN]], f". {DRAWN} of {len(names)} members{which}"
 
 
 def _errors(errors: Sequence[Plain], spans: bool) -> list[Block]:

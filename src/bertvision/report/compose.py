@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from bertvision.errors import UserError
 from bertvision.report.analysis import analysis_sections
-from bertvision.report.committee import committee_section
+from bertvision.report.committee import committee_section, greedy_section
 from bertvision.report.cost import cost_section
 from bertvision.report.document import Album, Badge, Block, Code, Facts, Fold, Note, Report, Section
 from bertvision.report.facts import data_line, fact_lines
@@ -40,6 +40,7 @@ def _single(study: Study, metrics: Sequence[Metric], album: Album, lost: list[st
         *gain_section(study, metrics, album),
         *cost_section(study, metrics, album),
         *published_section(study, metrics),
+        *fitting(lambda: greedy_section(study, metrics), "greedy.json", lost),
         *fitting(lambda: committee_section(study, metrics), "ensemble.json", lost),
         *fitting(lambda: analysis_sections(study, album), "analysis.json", lost),
     ]
@@ -70,8 +71,9 @@ def _joint(study: Study, album: Album, lost: list[str]) -> list[Section]:
 
 
 def _looks(study: Study, metrics: Sequence[Metric], album: Album, name: str, lost: list[str]) -> list[Section]:
-    """The ensemble and the analysis of one of several, where it has them."""
-    found = fitting(lambda: committee_section(study, metrics), f"{name}: ensemble.json", lost)
+    """The ensembles and the analysis of one of several, where it has them."""
+    found = fitting(lambda: greedy_section(study, metrics), f"{name}: greedy.json", lost)
+    found += fitting(lambda: committee_section(study, metrics), f"{name}: ensemble.json", lost)
     if study.analysis:
         found += fitting(lambda: analysis_sections(study, album), f"{name}: analysis.json", lost)
     return found

@@ -6,7 +6,7 @@ from typing import Any
 from bertvision.evaluate.pareto import efficiency
 from bertvision.report.document import Album, Block, Note, Picture, Pictures, Section, Table
 from bertvision.report.front import front_figure
-from bertvision.report.paper import beside
+from bertvision.report.paper import beside, called
 from bertvision.report.reading import Study
 from bertvision.report.summary import COSTS, Metric, Row, main_metric, rows_by_kind
 from bertvision.report.tables import (
@@ -30,7 +30,8 @@ FRONTS = (
 )
 LEGEND = (
     "Trained parameters: what had to be learnt for this member beyond the checkpoint it stands on; the backbone's are "
-    "those of tuning. Seconds of a head: what it would have taken alone, with the backbone passes it needs."
+    "those of tuning. Seconds of a head: what it would have taken alone, with the backbone passes it needs; of an "
+    "ensemble: the sum over its members."
 )
 FRONT = (
     "Filled points are on the front: nothing else is both cheaper and better. A scale that is logarithmic begins at 1."
@@ -76,7 +77,7 @@ def cost_grid(rows: Sequence[Row], metric: Metric, paper: Sequence[Mapping[str, 
     columns.append(column(metric.label, (score_cell(row, metric) for row in rows)))
     for cost in COSTS:
         columns.append(column(cost.label, (plain_cell(row.scores.get(cost.key), cost.digits) for row in rows)))
-        columns.append(column(f"{cost.label}, paper", (paper_cell(entry, cost) for entry in published)))
+        columns.append(column(f"{cost.label}, {called(paper)}", (paper_cell(entry, cost) for entry in published)))
     columns.append(column("On disk", (_bytes(row) for row in rows)))
     columns.append(column("Efficiency", (_efficiency(row) for row in rows)))
     return grid_of(columns)

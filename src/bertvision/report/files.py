@@ -25,6 +25,7 @@ RECIPE = {
     "variants": [{}],
 }
 FACTS = {"peak": {"memory_gib": NUMBER}, "constant": {"says": str}, "dropped": [{}], "variants": {}, "paper": [{}]}
+GREEDY = {"ensembles": [{"members": [{"member": str, "weight": NUMBER}], "test": [ROW]}], "comparisons": [COMPARISON]}
 NAMED = 3  # places that a sentence names
 NOTHING = object()
 
@@ -33,7 +34,8 @@ NOTHING = object()
 class Files:
     """What a directory holds of a run. there: whether it is one. missing: a sentence on each thing left out.
 
-    scores: rows of metrics.json, or of the seeds' own files where that tells nothing.
+    scores: rows of metrics.json, or of the seeds' own files where that tells nothing, then those of the ensembles in
+    greedy.json, which also adds to the comparisons.
     """
 
     there: bool = False
@@ -44,6 +46,7 @@ class Files:
     facts: Plain = field(default_factory=dict)
     analysis: Plain = field(default_factory=dict)
     ensemble: Plain = field(default_factory=dict)
+    greedy: Sequence[Plain] = ()
     missing: Sequence[str] = ()
 
 
@@ -61,15 +64,20 @@ def read_files(directory: Path) -> Files:
     scores = [row for row in metrics or [] if "member" in row]
     if not scores and (scores := _of_seeds(directory, recipe.get("seeds"), missing)):
         missing.append("metrics.json has no scores: they are those of seed-N/scores-E.json.")
+    chosen = _read(directory / "greedy.json", GREEDY, missing) or {}
+    cells = {(row.get("seed"), row.get("checkpoint")) for row in scores}
+    later = [row for one in chosen.get("ensembles", []) for row in one.get("test", []) if "member" in row]
+    compared = [*(_read(directory / "comparisons.json", [COMPARISON], missing) or []), *chosen.get("comparisons", [])]
     return Files(
         there=there or bool(scores),
-        scores=scores,
-        comparisons=_read(directory / "comparisons.json", [COMPARISON], missing) or [],
+        scores=[*scores, *(row for row in later if (row.get("seed"), row.get("checkpoint")) in cells)],
+        comparisons=compared,
         recipe=recipe,
         recipe_text=text or "",
         facts=facts or {},
         analysis=_read(directory / "analysis.json", {}, missing) or {},
         ensemble=_read(directory / "ensemble.json", {}, missing) or {},
+        greedy=chosen.get("ensembles", []),
         missing=missing,
     )
 

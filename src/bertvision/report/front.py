@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from bertvision.evaluate.pareto import pareto_front
 from bertvision.report.ink import COLOURS, INK, canvas, short, styled
@@ -37,6 +38,9 @@ def front_figure(rows: Sequence[Row], metric: Metric, cost: Metric) -> Figure:
         )
     if costs.max() > 20 * max(costs.min(), 1e-9):
         axes.set_xscale("symlog", linthresh=1)  # a member that trained nothing has a place too
+    elif costs.max() >= 1e4:
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 22.7M, not 2.27 with 1e7 in a corner
     axes.set(xlabel=cost.label, ylabel=metric.label)
     axes.margins(x=0.08, y=0.12)
     axes.grid()

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bertvision.evaluate.bootstrap import Interval
+from bertvision.evaluate.ensemble import GREEDY
 from bertvision.report.paper import Entry, beside, member_of
 from bertvision.report.sentences import NOTHING_YET, count, listed, over_seeds, side
 from bertvision.report.summary import ROLES, Metric, Row, best_of, judge, main_metric, metrics_of, rows_by_kind
@@ -51,7 +52,8 @@ def outcomes(rows: Sequence[Row], papers: Mapping[str, Sequence[Entry]] | None =
         metric = main_metric(metrics, mine)
         scored = [row for row in next(iter(rows_by_kind(mine).values())) if metric.key in row.scores]
         last = [row for row in scored if row.checkpoint == scored[-1].checkpoint]
-        best = {role: best_of((row for row in last if row.role == role), metric) for role in ROLES}
+        known = [row for row in last if row.member != GREEDY]  # papers join the backbone and a head
+        best = {role: best_of((row for row in known if row.role == role), metric) for role in ROLES}
         present = {role: row for role, row in best.items() if row is not None}
         found.append(Outcome(name, metric, present, (papers or {}).get(name, ())))
     return found

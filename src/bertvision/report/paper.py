@@ -1,10 +1,12 @@
 """Published results: which of ours each of them stands beside.
 
 An entry is a plain table of a recipe: checkpoint, member, and any numbers that a score row has, costs included.
-member = "ensemble" means the ensemble of that checkpoint, whichever members it blends. A table of a paper may need
-several runs, one per tuning plan: `when` gives the settings of the run an entry belongs to, as they follow --set
+member = "ensemble" means the backbone with a head at that checkpoint, whichever head that is. A table of a paper may
+need several runs, one per tuning plan: `when` gives the settings of the run an entry belongs to, as they follow --set
 ("finetune.train_layers=6 finetune.adapters=0"), and `label` the paper's name for that run. In a study of several
 variants, `variant` may name the one it belongs to instead; a study without variants has no use for such an entry.
+`on` says what it was measured on, such as "BERT-large, SQuAD 2.0", where that is not what the study reads: it becomes
+part of the columns' headings. `source` is cited below the table.
 """
 
 import copy
@@ -13,6 +15,7 @@ from typing import Any
 
 from bertvision import toml
 from bertvision.errors import UserError
+from bertvision.evaluate.ensemble import GREEDY
 from bertvision.report.summary import Row
 
 Entry = Mapping[str, Any]
@@ -56,6 +59,12 @@ def alone(rows: Sequence[Row], paper: Iterable[Entry]) -> list[Entry]:
     return [entry for entry in paper if _key(entry) not in ours]
 
 
+def called(paper: Iterable[Entry]) -> str:
+    """What the columns of published results are called: `paper`, with what these were measured on where they say so."""
+    known = dict.fromkeys(str(entry["on"]) for entry in paper if entry.get("on"))
+    return f"paper ({'; '.join(known)})" if known else "paper"
+
+
 def checkpoint_of(entry: Entry) -> float | None:
     """The epoch a published result belongs to, rounded as those of rows are."""
     value = entry.get("checkpoint")
@@ -84,5 +93,5 @@ def _key(entry: Entry) -> Key:
 
 def _keys(row: Row) -> list[Key]:
     """Under which names a result for this row may be published, the most exact first."""
-    names = [row.member, "ensemble"] if row.role == "ensemble" else [row.member]
+    names = [row.member, *(["ensemble"] if row.role == "ensemble" and row.member != GREEDY else [])]
     return [(row.checkpoint, name) for name in names]

@@ -9,6 +9,7 @@ from typing import Any
 from bertvision import toml
 from bertvision.errors import UserError
 from bertvision.evaluate.bootstrap import Interval
+from bertvision.evaluate.ensemble import GREEDY
 from bertvision.report.files import Files, Plain, read_files
 from bertvision.report.missing import counted, unscored
 from bertvision.report.paper import for_run, for_variant, of_another_run
@@ -23,7 +24,7 @@ class Study:
     parsed, and recipe_text as written. facts: study.json. paper: published results, as `for_run` gives them. missing:
     one sentence for each thing that is not there yet. chosen: one sentence for each ensemble whose parts differ from
     cell to cell, saying what they are. notes: what score rows say about themselves. analysis, ensemble: the files of
-    these names. variants: the studies within this one, by name.
+    these names. greedy: the ensembles of greedy.json. variants: the studies within this one, by name.
     """
 
     title: str
@@ -38,6 +39,7 @@ class Study:
     notes: Sequence[str] = ()
     analysis: Plain = field(default_factory=dict)
     ensemble: Plain = field(default_factory=dict)
+    greedy: Sequence[Plain] = ()
     variants: Mapping[str, "Study"] = field(default_factory=dict)
 
     def synthetic(self) -> bool:
@@ -60,7 +62,7 @@ class Study:
 
 
 def read_study(directory: Path) -> Study:
-    """What a directory holds of metrics.json, recipe.toml, study.json, and comparisons, analysis and ensemble.json."""
+    """What a directory holds: recipe.toml, study.json, and metrics, comparisons, greedy, ensemble and analysis.json."""
     if not directory.is_dir():
         raise UserError(f"{directory}: not the directory of a run: no such directory; give one that `study` has made")
     files = read_files(directory)
@@ -83,6 +85,7 @@ def read_study(directory: Path) -> Study:
         notes=row_notes(files.scores),
         analysis=files.analysis,
         ensemble=files.ensemble,
+        greedy=files.greedy,
     )
     names = [str(table.get("name")) for table in recipe.get("variants", [])]
     names += [*files.facts.get("variants", {}), *(row.variant for row in study.rows if row.variant)]
@@ -117,11 +120,11 @@ def with_intervals(rows: Sequence[Row], comparisons: Sequence[Plain]) -> list[Ro
 def chosen_parts(metrics: Sequence[Plain]) -> list[str]:
     """What ensembles that were chosen on the tuning set turned out to be, checkpoint by checkpoint.
 
-    metrics: score rows; `parts` of an ensemble's row names its members.
+    metrics: score rows; `parts` of an ensemble's row names its members. The greedy ones have a table of their own.
     """
     found: dict[str, dict[float, dict[str, None]]] = {}  # member -> checkpoint -> parts, in order
     for row in metrics:
-        if row.get("parts") and row["parts"] != row.get("member"):
+        if row.get("parts") and row.get("member") not in (row["parts"], GREEDY):
             points = found.setdefault(str(row.get("member")), {})
             points.setdefault(row.get("checkpoint", 0.0), {})[str(row["parts"])] = None
     return [
@@ -170,6 +173,7 @@ def _with_variants(study: Study, directory: Path, names: Sequence[str]) -> Study
             notes=row_notes(scores),
             analysis=files.analysis,
             ensemble=files.ensemble,
+            greedy=files.greedy,
         )
         if rows:
             wanting = [*files.missing, *unscored(rows, recipe, files.facts.get("dropped", []))]

@@ -18,6 +18,10 @@ INTERVALS = (
     "none, one is expected to look clear."
 )
 
+UNLIKE = (
+    "The published scores are of real questions, ours of synthetic ones: what may be compared is the order of "
+    "backbone, heads and ensemble, never the height of the scores."
+)
 UNDER = {"tune": ", threshold tuned", "zero": ", threshold at zero"}
 
 
@@ -65,7 +69,8 @@ def _notes(study: Study) -> list[str]:
     if "tune" in study.recipe.get("data", {}) and not study.recipe["data"]["tune"]:
         notes.append(f"No tuning set was given, so one was split off the training data: {study.source('tune')}.")
     sources = dict.fromkeys(str(entry["source"]) for entry in study.paper if entry.get("source"))
-    return [*notes, *([f"Paper: {'; '.join(sources)}."] if sources else [])]
+    notes += [f"Paper: {'; '.join(sources)}."] if sources else []
+    return [*notes, *([UNLIKE] if study.paper and study.synthetic() else [])]
 
 
 def _constant(study: Study) -> list[str]:

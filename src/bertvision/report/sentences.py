@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bertvision.evaluate.ensemble import GREEDY
 from bertvision.report.summary import Metric, Row, best_of, judge, main_metric, rows_by_kind
 from bertvision.report.tables import interval_text, is_clear
 
@@ -20,7 +21,8 @@ def summary_sentences(
     metric = main_metric(metrics, rows) if metrics else None
     if metric is None or not any(metric.key in row.scores for row in rows):
         return [NOTHING_YET]
-    kinds = rows_by_kind(row for row in rows if row.fraction == 1)
+    # Chosen from all others on the tuning set, the greedy ensemble is the best there by construction: no finding.
+    kinds = rows_by_kind(row for row in rows if row.fraction == 1 and row.member != GREEDY)
     shown = next((found for found in kinds.values() if any(metric.key in row.scores for row in found)), list(rows))
     return [_compared(rows, recipe or {}), _finding(shown, metric), _trust(shown, metric)]
 

@@ -43,6 +43,7 @@ th[aria-sort=descending] button::after { content: " ↓"; }
 .word { text-align: left; }
 .name { position: sticky; left: 0; background: var(--paper); }
 td.long { white-space: normal; min-width: 12rem; }
+th.wide { min-width: 7rem; }
 tbody tr:hover, tbody tr:hover .name { background: var(--tint); }
 tr.starts td { border-top: 1px solid var(--rule); }
 td strong { color: var(--mark); }
@@ -60,6 +61,7 @@ dd { margin: 0; overflow-wrap: anywhere; }
   table { font-size: .8rem; }
   th, td { padding: .3rem .25rem; }
   th { min-width: 2.2rem; }
+  th.wide { min-width: 6rem; }
 }
 @media print {
   @page { size: landscape; margin: 12mm; }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bertvision.evaluate.bootstrap import Interval
-from bertvision.report.paper import alone, beside, checkpoint_of, member_of
+from bertvision.report.paper import alone, beside, called, checkpoint_of, member_of
 from bertvision.report.summary import COSTS, PARAMETERS, Metric, Row, Spread, main_metric, metrics_of
 
 KINDS = {
@@ -16,6 +16,7 @@ KINDS = {
 }
 THRESHOLD = Metric("threshold", "Threshold", 2)
 NOTHING = "–"
+WIDE = 24  # letters from which on a heading gets more than the width of its numbers
 LONG = 18  # letters from which on words are broken into lines
 GROUPS = ("Variant", "Epoch")  # columns whose equal neighbours belong together
 
@@ -51,7 +52,8 @@ def member_grid(
     costs: further numbers, shown as a plain mean. Columns without a value are left out.
     """
     metrics = [Metric(*metric) for metric in metrics] or metrics_of(rows)
-    published = beside(rows, paper)
+    published = beside(rows, paper := list(paper))
+    theirs = called(paper)
     columns = [column("Variant", (Cell(row.variant or NOTHING) for row in rows))]
     columns.append(column("Epoch", (epoch_cell(row.checkpoint) for row in rows)))
     columns.append(column("Member", (Cell(row.member) for row in rows)))
@@ -65,11 +67,11 @@ def member_grid(
         if metric == main:
             columns.append(column(f"Δ {metric.label}", (difference_cell(row, metric) for row in rows)))
             columns.append(column("95 % interval", (interval_cell(row, metric) for row in rows)))
-        columns.append(column(f"{metric.label}, paper", (paper_cell(entry, metric) for entry in published)))
+        columns.append(column(f"{metric.label}, {theirs}", (paper_cell(entry, metric) for entry in published)))
     for cost in costs:
         if cost != THRESHOLD or any(row.threshold_from != "zero" for row in rows):
             columns.append(column(cost.label, (plain_cell(row.scores.get(cost.key), cost.digits) for row in rows)))
-            columns.append(column(f"{cost.label}, paper", (paper_cell(entry, cost) for entry in published)))
+            columns.append(column(f"{cost.label}, {theirs}", (paper_cell(entry, cost) for entry in published)))
     return grid_of(columns)
 
 
@@ -81,7 +83,8 @@ def paper_grid(rows: Sequence[Row], metrics: Sequence[Metric], paper: Iterable[M
         return None
     columns = [column("Epoch", (epoch_cell(checkpoint_of(entry)) for entry in apart))]
     columns.append(column("Member", (Cell(member_of(entry)) for entry in apart)))
-    columns += [column(f"{number.label}, paper", (paper_cell(entry, number) for entry in apart)) for number in shown]
+    theirs = called(apart)
+    columns += [column(f"{one.label}, {theirs}", (paper_cell(entry, one) for entry in apart)) for one in shown]
     return grid_of(columns)
 
 
@@ -100,7 +103,8 @@ def markdown_table(
 def html_table(grid: Grid, label: str) -> str:
     """A table that can be sorted by its headings and scrolls by itself where the screen is narrow."""
     head = "".join(
-        f'<th scope="col"{_kind(column, grid)}><button type="button">{html.escape(text)}</button></th>'
+        f'<th scope="col"{_kind(column, grid, wide=len(text) > WIDE)}><button type="button">{html.escape(text)}'
+        "</button></th>"
         for column, text in enumerate(grid.heading)
     )
     body = []
@@ -180,10 +184,13 @@ def epoch_cell(checkpoint: float | None) -> Cell:
     return Cell(NOTHING) if checkpoint is None else Cell(f"{checkpoint:g}", checkpoint)
 
 
-def _kind(column: int, grid: Grid, cell: Cell | None = None) -> str:
-    """The class of a cell: words, the first of which stay in sight when the table is scrolled, and long ones wrap."""
+def _kind(column: int, grid: Grid, cell: Cell | None = None, wide: bool = False) -> str:
+    """The class of a cell: words, the first of which stay in sight when the table is scrolled, and long ones wrap.
+
+    wide: of a heading that would otherwise be a tower of words above narrow numbers.
+    """
     if column not in grid.words:
-        return ""
+        return ' class="wide"' if wide else ""
     name = " name" if column == min(grid.words) else ""
     return f' class="word{name}{" long" if cell and len(cell.text) > LONG else ""}"'
 

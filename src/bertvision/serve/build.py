@@ -22,8 +22,10 @@ from bertvision.tasks import Task
 from bertvision.train.bank import HeadBank, bank_path
 from bertvision.train.combine import Sitter, named
 from bertvision.train.finetune import Checkpoint
+from bertvision.train.greedy import FILE
 from bertvision.train.study import Study
 
+ENSEMBLE = "ensemble.json"  # what `bertvision ensemble` leaves
 BACKBONE = "backbone"  # how the head that was tuned with the backbone is called
 
 
@@ -63,7 +65,7 @@ def build_reader(
     epoch = max(row["checkpoint"] for row in rows) if checkpoint is None else checkpoint
     if isinstance(members, str):
         members = _names(members, rows, epoch)
-    choices = [*_scored(rows), *_committee(run)]
+    choices = [*_scored(rows), *_committees(run, rows)]
     fitting = [one for one in choices if one.epoch == epoch and seed in (None, one.seed)]
     if members is not None:
         fitting = [one for one in fitting if set(one.ensemble.members) == set(members)]
@@ -81,7 +83,7 @@ def build_reader(
 def leave_reader(run: Path) -> Path:
     """The reader of a finished run, at RUN/reader; one that is younger than the scores stays as it is."""
     place = run / "reader"
-    judged = [*run.glob("seed-*/scores-*.json"), *run.glob("ensemble.json")]
+    judged = [*run.glob("seed-*/scores-*.json"), *(path for path in (run / ENSEMBLE, run / FILE) if path.is_file())]
     scores = max((path.stat().st_mtime for path in judged), default=0.0)
     if (place / "config.json").is_file() and (place / "config.json").stat().st_mtime > scores:
         return place
@@ -123,17 +125,21 @@ def _scored(rows: Sequence[dict[str, Any]]) -> Iterator[Choice]:
         yield Choice(row["seed"], row["checkpoint"], ensemble, row["threshold"], _merit(row), row)
 
 
-def _committee(run: Path) -> Iterator[Choice]:
-    """The ensemble that `bertvision ensemble` has chosen, if its members share one checkpoint, and so one pass."""
-    path = run / "ensemble.json"
-    if not path.is_file():
-        return
-    found = read_json(path, "ensemble")
-    members = found["members"]
-    if len({(one["checkpoint"], one["seed"]) for one in members}) == 1:
-        ensemble = Ensemble.of([one["member"] for one in members], found["how"], [one["weight"] for one in members])
-        row = found["test"][-1]
-        yield Choice(members[0]["seed"], members[0]["checkpoint"], ensemble, found["threshold"], _merit(row), row)
+def _committees(run: Path, rows: Sequence[dict[str, Any]]) -> Iterator[Choice]:
+    """The ensembles that the study and `bertvision ensemble` have chosen from what is stored, of checkpoints that have
+    scores; a reader makes one pass, so their members must share one checkpoint."""
+    found = [read_json(run / ENSEMBLE, "ensemble")] if (run / ENSEMBLE).is_file() else []
+    if (run / FILE).is_file():
+        found += read_json(run / FILE, "file of ensembles")["ensembles"]
+    scored = {(row["checkpoint"], row["seed"]) for row in rows}
+    for one in found:
+        members = one["members"]
+        places = {(member["checkpoint"], member["seed"]) for member in members}
+        if len(places) == 1 and places <= scored:
+            weights = [member["weight"] for member in members]
+            ensemble = Ensemble.of([member["member"] for member in members], one["how"], weights)
+            row, ((epoch, seed),) = one["test"][-1], places
+            yield Choice(seed, epoch, ensemble, one["threshold"], _merit(row), row)
 
 
 def _assemble(run: Path, choice: Choice, threshold_data: str = "", progress: Progress | None = None) -> Reader:

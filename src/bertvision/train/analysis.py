@@ -39,12 +39,14 @@ def write_analysis(
     """Analyses one checkpoint (the last, of the first seed, unless named) on the test set; writes analysis.json.
 
     Members are judged at their tuned threshold. Who is alone in being right, who agrees with whom, and the mistakes
-    are told of single members; an ensemble is described beside them. data: the run's data sets, if they are at hand.
+    are told of single members; an ensemble is described beside them. Heads that saw a share of the training set, or
+    were taken before their training ended, are left out: they are for curves, and would agree with themselves.
+    data: the run's data sets, if they are at hand.
     """
     place = cell(study, epoch, seed)
     test = data_of(study, data, ("test",))["test"]
     main = study.task.thresholds(0.0)[-1][0]
-    rows = {row["member"]: row for row in place.rows() if row["threshold_from"] == main}
+    rows = {row["member"]: row for row in place.rows() if row["threshold_from"] == main and not is_partial(row)}
     members = {
         name: Said(place.predictions("test", row.get("parts", name), test), row["threshold"], row["role"] != "ensemble")
         for name, row in rows.items()
@@ -56,6 +58,11 @@ def write_analysis(
     found = {"checkpoint": place.epoch, "seed": place.seed, "task": study.task.name, **found}
     write_json(study.directory / FILE, found)
     return found
+
+
+def is_partial(row: Mapping[str, Any]) -> bool:
+    """Whether a row is of a head on a share of the training set, or before the end of its training."""
+    return bool({"fraction", "head_epochs"} & row.keys())
 
 
 def is_analysed(study: "Study") -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,7 +17,9 @@ from bertvision.files import write_json
 from bertvision.tasks import Dataset
 from bertvision.train.progress import Journal
 from bertvision.train.stored import Cell, cell, data_of, open_run
-from bertvision.train.study import Study
+
+if TYPE_CHECKING:  # a study ends by choosing an ensemble
+    from bertvision.train.study import Study
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -76,7 +78,7 @@ def ensemble_run(
 class Committee:
     """Members of a run whose stored log-probabilities can be combined under any weights {label: weight}."""
 
-    def __init__(self, study: Study, how: Any, members: Sequence[Sitter], data: Mapping[str, Dataset]) -> None:
+    def __init__(self, study: "Study", how: Any, members: Sequence[Sitter], data: Mapping[str, Dataset]) -> None:
         self.study, self.task, self.data = study, study.task, data
         self.members = {one.label: one for one in members}
         self.how: How = study.task.joined_by(how)
@@ -173,7 +175,7 @@ def padded(flat: Tensor, starts: NDArray[np.int64], index: NDArray[np.int64]) ->
     return flat[torch.from_numpy(rows)]
 
 
-def _everyone(study: Study) -> list[Sitter]:
+def _everyone(study: "Study") -> list[Sitter]:
     """All single members that have been scored, in the order of the rows."""
     rows = [row for row in study.rows() if row["role"] != "ensemble"]
     if not rows:
@@ -182,7 +184,7 @@ def _everyone(study: Study) -> list[Sitter]:
 
 
 def _scope(
-    study: Study, everyone: Sequence[Sitter], checkpoints: Sequence[float], seed: int | None, all_seeds: bool
+    study: "Study", everyone: Sequence[Sitter], checkpoints: Sequence[float], seed: int | None, all_seeds: bool
 ) -> list[Sitter]:
     """The members of the checkpoints and seeds asked for."""
     epochs = [cell(study, epoch, seed).epoch for epoch in checkpoints] or [cell(study, None, seed).epoch]
@@ -206,5 +208,5 @@ def named(text: str, everyone: Sequence[Sitter], inside: Sequence[Sitter]) -> li
     return list(dict.fromkeys(found))
 
 
-def _rows_of(study: Study, one: Sitter) -> list[dict[str, Any]]:
+def _rows_of(study: "Study", one: Sitter) -> list[dict[str, Any]]:
     return [row for row in Cell(study, one.seed, one.epoch).rows() if row["member"] == one.member]

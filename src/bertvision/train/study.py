@@ -30,6 +30,7 @@ from bertvision.train.finetune import (
     finetune,
     planned_checkpoints,
 )
+from bertvision.train.greedy import is_chosen, write_greedy
 from bertvision.train.members import Members, load_members, report_rows
 from bertvision.train.predict import predict
 from bertvision.train.progress import Journal
@@ -105,9 +106,12 @@ class Study:
         return rows
 
     def _look_back(self) -> None:
-        """Comparisons and analysis of all that was scored, from what is stored, unless they are up to date."""
+        """Comparisons, ensembles and analysis of all that was scored, from what is stored, unless up to date."""
         data = vars(self).get("data")  # read again only where something is to be written anew
         write_comparisons(self, data)
+        if not is_chosen(self):
+            self.journal.say("choosing ensembles on tune")
+            write_greedy(self, data)
         if not is_analysed(self):
             write_analysis(self, data)
 
