@@ -6,6 +6,7 @@ compiler on the machine.
 """
 
 import copy
+import os
 from itertools import chain
 
 import torch
@@ -19,6 +20,12 @@ from bertvision.backbone.backbone import SLICE, Backbone
 
 Then = tuple[str, list, str]  # what follows the product in the same kernel: its name, its constants, its variant
 NOTHING: Then = ("none", [], "")
+
+# Kernels are made for a number of rows. torch and oneDNN keep 1,024 of them each, half a megabyte a pair, which windows
+# of ever other lengths do fill. Making one takes less than a millisecond; a pass needs each in every layer.
+KERNELS = "128"
+for cache in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+    os.environ.setdefault(cache, KERNELS)  # both are read when the first kernel is made
 
 
 class Packed(nn.Module):
