@@ -1,9 +1,11 @@
-"""Throughput of `bertvision serve` under 32 clients at once, batching against one request at a time; losses; memory.
+"""Throughput of `bertvision serve` under 32 clients at once; answers lost; memory.
 
 python bench/serve.py [--reader runs/NAME/reader] [--minutes 5] [--quick] [--json]
 
-Two real servers, one that batches and one that does not, are asked in turns by the same clients; the figure is the
-median of the rounds' ratios. A request counts as lost unless it is answered with what a lone client was answered.
+Three real servers are asked in turns by the same clients: ours, ours with batching switched off, and a plain one around
+transformers (plain_server.py) on the same encoder. Two figures come of it, each the median of the rounds' ratios and
+neither to be taken for the other: what batching gains, and what the whole gains over the plain server. A request counts
+as lost unless ours answers it with what a lone client was answered, and the plain one, which is not tuned, at all.
 """
 
 import argparse
@@ -14,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,11 +26,14 @@ import httpx
 
 from bertvision.data.source import load_articles
 from bertvision.data.squad import records
+from bertvision.serve.directory import find_reader, read_config
 
 ROUNDS = 5
-CALM = 5.0  # seconds of a turn of the server that does not batch
+CALM = 10.0  # seconds of a turn of the servers that do not batch
 WANTED, GROWTH = 3.0, 1.10  # least ratio; most memory at the end, as a multiple of that after the first round
+PLAIN = Path(__file__).parent / "plain_server.py"
 Body = dict[str, str]
+Right = Callable[[int, Any], bool]  # whether this is a right answer to the question of this number
 
 
 @dataclass
@@ -36,6 +41,7 @@ class Turn:
     """What the clients saw in one turn."""
 
     seconds: float = 0.0
+    cpu: float = 0.0  # seconds that the clients themselves were at work
     answered: int = 0
     lost: int = 0
     times: list[float] = field(default_factory=list)
@@ -53,12 +59,14 @@ def main() -> None:
     bodies = [{"question": one.question, "context": one.context} for one in records(load_articles(given.data))]
     seconds, rounds = (3.0, 1) if given.quick else (60 * given.minutes / ROUNDS, ROUNDS)
     reader = given.reader or newest_reader()
-    with server(reader) as batching, server(reader, "--batch-tokens", "1") as alone:
-        found = asyncio.run(measure(batching, alone, bodies, given.clients, seconds, rounds))
+    ours = [sys.executable, "-m", "bertvision", "serve", reader, "--port", "0", "--no-page"]
+    plain = [sys.executable, str(PLAIN), "--backbone", read_config(find_reader(reader)).backbone]
+    with server(ours) as batching, server([*ours, "--batch-tokens", "1"]) as alone, server(plain) as other:
+        found = asyncio.run(measure((batching, alone, other), bodies, given.clients, seconds, rounds))
     if given.json:
         print(json.dumps(found))
     else:
-        print(line(found))
+        print(*lines(found), sep="\n")
     sys.exit(0 if found["lost"] == 0 else 1)
 
 
@@ -70,15 +78,14 @@ def newest_reader() -> str:
 
 
 @contextmanager
-def server(reader: str, *options: str) -> Iterator[str]:
-    """A server in a process of its own; its address."""
-    words = [sys.executable, "-m", "bertvision", "serve", reader, "--port", "0", "--no-page", *options]
+def server(words: Sequence[str]) -> Iterator[str]:
+    """A server in a process of its own; its address, which is the first thing it prints."""
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout
         address = re.search(r"http://\S+", process.stdout.readline())
         if not address:
-            sys.exit(f"the server of {reader} did not start")
+            sys.exit(f"the server did not start: {' '.join(words)}")
         yield address.group()
     finally:
         process.terminate()
@@ -88,40 +95,59 @@ def server(reader: str, *options: str) -> Iterator[str]:
 
 
 async def measure(
-    batching: str, alone: str, bodies: Sequence[Body], clients: int, seconds: float, rounds: int
+    servers: tuple[str, str, str], bodies: Sequence[Body], clients: int, seconds: float, rounds: int
 ) -> dict[str, Any]:
-    """Asks both servers in turns. The first answers, one at a time, are what all later ones are held against."""
+    """Asks all in turns: with batching, without, plain. Ours are held against the first answers, one at a time."""
+    batching, alone, plain = servers
     limits = httpx.Limits(max_connections=clients, max_keepalive_connections=clients)
     async with httpx.AsyncClient(timeout=120, limits=limits) as client:
         expected = [(await client.post(f"{alone}/answer", json=body)).json()["answers"] for body in bodies]
-        turns: list[tuple[Turn, Turn]] = []
+
+        def right(number: int, reply: Any) -> bool:
+            return same(reply["answers"], expected[number])
+
+        def any_string(number: int, reply: Any) -> bool:
+            return isinstance(reply["answer"], str)
+
+        turns: list[tuple[Turn, Turn, Turn]] = []
         memory: list[float] = []
         for _ in range(rounds):
-            calm = await load(client, alone, bodies, expected, clients, min(CALM, seconds))
-            turns.append((await load(client, batching, bodies, expected, clients, seconds), calm))
+            without = await load(client, alone, bodies, right, clients, min(CALM, seconds))
+            other = await load(client, plain, bodies, any_string, clients, min(CALM, seconds))
+            turns.append((await load(client, batching, bodies, right, clients, seconds), without, other))
             memory.append(await resident(client, batching))
         questions_per_pass = await mean_batch(client, batching)
-    busy = [turn for turn, _ in turns]
-    return {
-        "batching_ratio": statistics.median(rate(on) / rate(off) for on, off in turns),
-        "per_second_batching": statistics.median(rate(on) for on, _ in turns),
-        "per_second_alone": statistics.median(rate(off) for _, off in turns),
+    return summary(turns) | {
         "questions_per_pass": questions_per_pass,
-        "median_ms": 1000 * statistics.median(time for turn in busy for time in turn.times),
-        "answered": sum(turn.answered for pair in turns for turn in pair),
-        "lost": sum(turn.lost for pair in turns for turn in pair),
         "clients": clients,
-        "minutes": sum(turn.seconds for turn in busy) / 60,
         "memory_mib": memory,
         "memory_ratio": memory[-1] / memory[0],
     }
 
 
+def summary(turns: Sequence[tuple[Turn, Turn, Turn]]) -> dict[str, Any]:
+    """What the rounds came to; each is a turn with batching, one without and one of the plain server."""
+    busy = [turn for turn, _, _ in turns]
+    every = [turn for round_ in turns for turn in round_]
+    return {
+        "batching_ratio": statistics.median(rate(on) / rate(off) for on, off, _ in turns),
+        "plain_ratio": statistics.median(rate(on) / rate(plain) for on, _, plain in turns),
+        "per_second_batching": statistics.median(rate(on) for on in busy),
+        "per_second_alone": statistics.median(rate(off) for _, off, _ in turns),
+        "per_second_plain": statistics.median(rate(plain) for _, _, plain in turns),
+        "median_ms": 1000 * statistics.median(time for turn in busy for time in turn.times),
+        "answered": sum(turn.answered for turn in every),
+        "lost": sum(turn.lost for turn in every),
+        "minutes": sum(turn.seconds for turn in busy) / 60,
+        "clients_share": sum(turn.cpu for turn in busy) / sum(turn.seconds for turn in busy),
+    }
+
+
 async def load(
-    client: httpx.AsyncClient, url: str, bodies: Sequence[Body], expected: Sequence[Any], clients: int, seconds: float
+    client: httpx.AsyncClient, url: str, bodies: Sequence[Body], right: Right, clients: int, seconds: float
 ) -> Turn:
     """Every client asks again as soon as it is answered, until the time is over; what is under way is waited for."""
-    turn, began = Turn(), time.perf_counter()
+    turn, began, at_work = Turn(), time.perf_counter(), time.process_time()
 
     async def one(first: int) -> None:
         number = first
@@ -129,12 +155,12 @@ async def load(
             sent = time.perf_counter()
             reply = await client.post(f"{url}/answer", json=bodies[number])
             turn.times.append(time.perf_counter() - sent)
-            right = reply.status_code == 200 and same(reply.json()["answers"], expected[number])
-            turn.answered, turn.lost = turn.answered + right, turn.lost + (not right)
+            good = reply.status_code == 200 and right(number, reply.json())
+            turn.answered, turn.lost = turn.answered + good, turn.lost + (not good)
             number = (number + 1) % len(bodies)
 
     await asyncio.gather(*(one(place * len(bodies) // clients) for place in range(clients)))
-    turn.seconds = time.perf_counter() - began
+    turn.seconds, turn.cpu = time.perf_counter() - began, time.process_time() - at_work
     return turn
 
 
@@ -166,16 +192,21 @@ async def metric(client: httpx.AsyncClient, url: str, name: str) -> float:
     return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(f"{name} "))
 
 
-def line(found: dict[str, Any]) -> str:
-    reached = found["batching_ratio"] >= WANTED and found["lost"] == 0 and found["memory_ratio"] <= GROWTH
-    return (
-        f"serve: {found['batching_ratio']:.2f} times the throughput of one request at a time "
-        f"(at least {WANTED:g} wanted), {found['per_second_batching']:.0f} against "
-        f"{found['per_second_alone']:.0f} answers a second under "
-        f"{found['clients']} clients, {found['questions_per_pass']:.1f} questions a pass; "
-        f"{found['answered']} answered, {found['lost']} lost; memory {found['memory_mib'][0]:.0f} -> "
-        f"{found['memory_mib'][-1]:.0f} MiB over {found['minutes']:.1f} minutes: {'reached' if reached else 'MISSED'}"
-    )
+def lines(found: dict[str, Any]) -> list[str]:
+    batching, memory = found["batching_ratio"], found["memory_ratio"]
+    return [
+        f"serve, batching: {batching:.2f} times the throughput of one request at a time (at least {WANTED:g} wanted): "
+        f"{'reached' if batching >= WANTED else 'MISSED'}; {found['per_second_batching']:.1f} against "
+        f"{found['per_second_alone']:.1f} answers a second under {found['clients']} clients, "
+        f"{found['questions_per_pass']:.1f} questions a pass, {found['median_ms']:.0f} ms each; "
+        f"the clients took {found['clients_share']:.2f} of a core",
+        f"serve, plain: {found['plain_ratio']:.2f} times the throughput of a plain server around transformers, "
+        f"{found['per_second_batching']:.1f} against {found['per_second_plain']:.1f} answers a second",
+        f"serve, lost: {found['lost']} of {found['lost'] + found['answered']}: "
+        f"{'MISSED' if found['lost'] else 'reached'}",
+        f"serve, memory: {' -> '.join(f'{mib:.0f}' for mib in found['memory_mib'])} MiB, {memory:.2f} times over "
+        f"{found['minutes']:.1f} minutes (at most {GROWTH:g} wanted): {'reached' if memory <= GROWTH else 'MISSED'}",
+    ]
 
 
 if __name__ == "__main__":

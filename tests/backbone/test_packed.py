@@ -1,5 +1,8 @@
 """Packed twins: the states of the plain encoder, from shared weights, and nothing learnt is lost or kept by mistake."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -68,3 +71,29 @@ def test_a_double_precision_encoder_is_left_alone():
     backbone = backbone_of("bert")
     backbone.model.double()
     assert packed(backbone) is backbone
+
+
+ROWS = """
+import torch
+from bertvision.backbone.packed import Packed
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096 / 2**20
+
+dense = Packed(torch.nn.Linear(16, 16))
+with torch.no_grad():
+    for rows in range(1, 801):
+        dense(torch.zeros(rows, 16))
+        if rows == 200:
+            before = resident()
+print(resident() - before)
+"""
+
+
+@possible
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads its memory from /proc")
+def test_memory_does_not_grow_with_every_new_number_of_rows():
+    # A process of its own: how many kernels are kept is settled when the first one is made.
+    grown = subprocess.run([sys.executable, "-c", ROWS], capture_output=True, text=True, check=True).stdout
+    assert float(grown) < 60  # MiB; 300 if all are kept

@@ -6,6 +6,7 @@ compiler on the machine.
 """
 
 import copy
+import os
 from itertools import chain
 
 import torch
@@ -19,6 +20,12 @@ from bertvision.backbone.backbone import SLICE, Backbone
 
 Then = tuple[str, list, str]  # what follows the product in the same kernel: its name, its constants, its variant
 NOTHING: Then = ("none", [], "")
+
+# A kernel is made for a number of rows. torch and oneDNN keep 1,024 each, and what they keep of one comes to half a
+# megabyte: windows of ever other lengths fill them. Making one anew is cheap, for a pass uses it in every layer.
+KERNELS = 128
+for _cache in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+    os.environ.setdefault(_cache, str(KERNELS))  # read when the first kernel is made
 
 
 class Packed(nn.Module):
