@@ -14,7 +14,8 @@ def bench(monkeypatch):
     """Imports a bench by name, as if it were run from its own folder."""
     monkeypatch.syspath_prepend(str(BENCH))
     names = {path.stem for path in BENCH.glob("*.py")}
-
+    for name in names:  # a folder of tests may be called like a bench
+        monkeypatch.delitem(sys.modules, name, raising=False)
     yield importlib.import_module
     for name in names & set(sys.modules):
         del sys.modules[name]
