@@ -209,13 +209,13 @@ def _predict(encoder: str, path: str, count: int, answer: Connection) -> None:
     answer.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
-LENGTHS = [5, 17, 1, 12, 16, 3, 17]
+ROWS = [5, 17, 1, 12, 16, 3, 17]
 
 
 def batch_of(backbone: Backbone) -> Batch:
     """Rows in no order of length, each of its own tokens."""
-    tokens = max(LENGTHS)
-    mask = torch.arange(tokens) < torch.tensor(LENGTHS)[:, None]
-    known = torch.arange(len(LENGTHS) * tokens).view(-1, tokens) % 7 + backbone.tokenizer.token_to_id("e")
+    tokens = max(ROWS)
+    mask = torch.arange(tokens) < torch.tensor(ROWS)[:, None]
+    known = torch.arange(len(ROWS) * tokens).view(-1, tokens) % 7 + backbone.tokenizer.token_to_id("e")
     ids = torch.where(mask, known, backbone.pad)
-    return Batch(np.arange(len(LENGTHS)), ids, torch.zeros_like(ids), mask, torch.zeros(len(LENGTHS), 2).long())
+    return Batch(np.arange(len(ROWS)), ids, torch.zeros_like(ids), mask, torch.zeros(len(ROWS), 2).long())

@@ -1,6 +1,7 @@
 """The recipes of the project: each opens with the command that runs it, says what was published, and runs."""
 
 import json
+import re
 import shlex
 import tomllib
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 from bertvision.backbone.tuning import Tuning
 from bertvision.cli import app
+from bertvision.evaluate.ensemble import GREEDY
 from bertvision.heads import build_head
 from bertvision.recipe import Recipe, load_recipe, to_toml
 from bertvision.report.paper import for_run, member_of
@@ -148,7 +150,9 @@ def test_runs_from_tuning_to_report(path, encoders, tmp_path):
         run("study", str(path), *(w for s in settings for w in ("--set", s)), "--out", str(tmp_path), "--json")
     )
 
-    assert rows == json.loads((tmp_path / "metrics.json").read_text(encoding="utf-8"))
+    scored = json.loads((tmp_path / "metrics.json").read_text(encoding="utf-8"))
+    assert [row for row in rows if row["member"] != GREEDY] == scored
+    assert any(row["member"] == GREEDY for row in rows) == bool(recipe.heads)
     variants = [variant["name"] for variant in recipe.variants] or [None]
     for epoch, variant in product(checkpoint_epochs(recipe.finetune), variants):
         here = [row for row in rows if row["checkpoint"] == epoch and row.get("variant") == variant]
@@ -156,9 +160,9 @@ def test_runs_from_tuning_to_report(path, encoders, tmp_path):
         assert any(row["role"] == "ensemble" for row in here) == bool(recipe.heads)
         assert all(-100 <= row[key] <= 100 for row in here for key in SCORES & {*row})
         assert all(SCORES & {*row} and row.get("exact", 0) <= row.get("f1", 100) for row in here)
-        assert all(row["parameters"] > 0 for row in here if epoch or row["role"] != "backbone")
+        assert all(row["parameters"] > 0 for row in here if epoch or row["role"] == "head")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "not complete" not in page and ("paper</button>" in page) == bool(recipe.paper)
+    assert "not complete" not in page and bool(re.search(", paper[^<]*</button>", page)) == bool(recipe.paper)
     for entry in recipe.paper:
         if entry["member"].endswith("(BERT-large)"):  # beside none of ours
             continue

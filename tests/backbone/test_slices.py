@@ -7,7 +7,7 @@ from bertvision.backbone import backbone as module
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.split import split
 from encoders import FAMILIES
-from runs import LENGTHS, batch_of, encoder
+from runs import ROWS, batch_of, encoder
 
 
 @pytest.mark.parametrize("reads", ["all", "last", (0, 2)])
@@ -21,7 +21,7 @@ def test_slices_give_the_states_of_the_whole(family, reads, monkeypatch):
     sliced = backbone(batch, reads)
     assert torch.equal(sliced.mask, batch.mask)
     assert bool(sliced.layers.isfinite().all())  # padding too: heads multiply it by zero
-    for row, length in enumerate(LENGTHS):
+    for row, length in enumerate(ROWS):
         torch.testing.assert_close(sliced.layers[row, :, :length], whole.layers[row, :, :length], atol=2e-6, rtol=1e-5)
 
 

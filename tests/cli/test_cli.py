@@ -103,6 +103,7 @@ def test_a_study_prints_a_table_and_where_the_report_is(place, tmp_path):
         "heads on epoch 0.2, seed 1",
         "scoring epoch 0.2 on tune, seed 1",
         "scoring epoch 0.2 on test, seed 1",
+        "choosing ensembles on tune",
     ]
     again = bertvision("study", place / "study.toml", "--out", tmp_path / "out", cwd=tmp_path)
     assert again.code == 0 and again.out == done.out
