@@ -14,6 +14,7 @@ ORDER = [
     "toml",
     "recipe",
     "files",
+    "runtime",
     "data",
     "backbone",
     "states",

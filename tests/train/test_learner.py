@@ -10,8 +10,9 @@ from bertvision.data.batches import Batch, collate
 from bertvision.errors import UserError
 from bertvision.heads import build_head
 from bertvision.recipe import Training
+from bertvision.runtime import fold
 from bertvision.tasks import Spans
-from bertvision.train.learner import Learner, fold
+from bertvision.train.learner import Learner
 from runs import load, recipe_of
 
 SHAPE = {"layers": 4, "width": 32, "task": "spans"}

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from bertvision.backbone.backbone import Backbone
@@ -17,10 +16,11 @@ from bertvision.errors import UserError
 from bertvision.files import fitting, load_tensors, remove, save_tensors
 from bertvision.heads import Head, build_head, head_name
 from bertvision.recipe import BankRecipe, head_spec
+from bertvision.runtime import CPU
 from bertvision.tasks import Dataset
 from bertvision.train.early import EarlyStop, Prune, check_steps
 from bertvision.train.feeding import Feeding
-from bertvision.train.learner import Learner, Task, fold
+from bertvision.train.learner import Learner, Task
 from bertvision.train.loop import Loop, plan_batches
 from bertvision.train.progress import Journal
 from bertvision.train.share import Share
@@ -50,8 +50,7 @@ class HeadBank(nn.Module):
         self.names = unique_names(entries)
         heads = []
         for name, entry in zip(self.names, entries):
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(fold(seed, name))
+            with CPU.seed(seed, name):  # on the CPU, whichever device it then goes to
                 heads.append(build_head(_spec(entry), layers=layers, width=width, task=task, outputs=outputs))
         self.heads = nn.ModuleList(heads)
 

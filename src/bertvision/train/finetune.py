@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from bertvision.backbone import trained
 from bertvision.backbone.backbone import Backbone
@@ -29,12 +28,13 @@ from bertvision.errors import UserError
 from bertvision.files import fitting, load_tensors, remove, save_tensors
 from bertvision.heads import Head, build_head
 from bertvision.recipe import BankRecipe, FinetuneRecipe, head_spec, reached
+from bertvision.runtime import CPU
 from bertvision.states.source import stored
 from bertvision.tasks import Dataset, Task
 from bertvision.train import agenda
 from bertvision.train.bank import HeadBank, bank_learners, bank_path, training_notes
 from bertvision.train.feeding import store_states
-from bertvision.train.learner import Learner, fold
+from bertvision.train.learner import Learner
 from bertvision.train.loop import Feed, Loop, plan_batches
 from bertvision.train.progress import Journal
 
@@ -123,7 +123,7 @@ def finetune(
     else:
         apply(backbone.model, tuning, seed)
     spec = head_spec(recipe.head)
-    head = make_head(spec, backbone, task, fold(seed, "head"))
+    head = make_head(spec, backbone, task, seed)
     windows = train.windows
     plan = plan_batches(windows, recipe, seed)
     learner = _joint_learner(backbone, head, recipe, len(plan), seed)
@@ -216,8 +216,7 @@ def _feed(
 
 def make_head(spec: dict[str, Any], backbone: Backbone, task: Task, seed: int = 0) -> Head:
     """A new head for this backbone; its starting values come from `seed` alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with CPU.seed(seed, "head"):
         return build_head(spec, layers=backbone.layers, width=backbone.width, task=task.name, outputs=task.outputs)
 
 

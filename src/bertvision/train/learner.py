@@ -1,8 +1,6 @@
 """A learner: a head being trained, and the backbone under it if that moves too. Its whole state fits into tensors."""
 
-import hashlib
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -15,6 +13,7 @@ from bertvision.data.batches import Batch
 from bertvision.errors import UserError
 from bertvision.heads import Head
 from bertvision.recipe import Training
+from bertvision.runtime import CPU, Runtime
 from bertvision.train.optim import Group, make_optimizer, make_schedule
 from bertvision.train.share import Share
 
@@ -23,12 +22,6 @@ class Task(Protocol):
     """The part of a task that training needs."""
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor: ...
-
-
-def fold(*parts: object) -> int:
-    """A seed from anything printable. Each draw of random numbers has a seed of its own, so nothing has to be
-    remembered between steps and nobody's draws disturb another's."""
-    return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:8]) >> 1
 
 
 class Learner:
@@ -52,7 +45,9 @@ class Learner:
         share: Share | None = None,
         backbone: Mapping[str, nn.Parameter] | None = None,
         groups: Sequence[Group] = (),
+        runtime: Runtime = CPU,
     ) -> None:
+        self.runtime = runtime
         self.name, self.head, self.clip, self.seed, self.share = name, head, training.clip, seed, share
         self.joint = backbone is not None
         self.named = {f"head.{key}": p for key, p in head.named_parameters()}
@@ -78,7 +73,7 @@ class Learner:
         """Learns from one batch, in its share of it; never again once loss or gradient are no longer finite."""
         if self.resting or not len(batch.index):
             return
-        began = time.perf_counter()
+        began = self.runtime.clock()
         loss = self._loss(states, batch, task, step)
         if math.isfinite(self.loss):
             number = self._gather(loss, batch, step)
@@ -86,7 +81,7 @@ class Learner:
                 self._update(number, step)
         else:
             self._stop("loss", self.loss, step)
-        self.seconds += time.perf_counter() - began
+        self.seconds += self.runtime.clock() - began
 
     @torch.no_grad()
     def judge(self, states: States, batch: Batch, task: Task, step: int) -> None:
@@ -117,8 +112,8 @@ class Learner:
             values[key].data.copy_(value)
 
     def _loss(self, states: States, batch: Batch, task: Task, step: int) -> Tensor:
-        torch.default_generator.manual_seed(fold(self.seed, self.name, step))  # the head's own dropout
-        loss = task.loss(self.head(states if self.joint else states.detach()), batch)
+        with self.runtime.seed(self.seed, self.name, step):  # the head's own dropout
+            loss = task.loss(self.head(states if self.joint else states.detach()), batch)
         self.loss = loss.item()
         return loss
 

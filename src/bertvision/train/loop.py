@@ -13,7 +13,8 @@ from bertvision.data.batches import Batch, BatchPlan, collate
 from bertvision.data.windows import Windows
 from bertvision.files import load_tensors, save_tensors
 from bertvision.recipe import Training
-from bertvision.train.learner import Learner, Task, fold
+from bertvision.runtime import CPU, Runtime
+from bertvision.train.learner import Learner, Task
 from bertvision.train.progress import Journal
 
 Feed = Callable[[Batch], States]
@@ -58,7 +59,9 @@ class Loop:
         at_step: Callable[[int], None] = lambda step: None,
         marks: Collection[int] = (),
         moving: bool = False,
+        runtime: Runtime = CPU,
     ) -> None:
+        self.runtime = runtime
         self.task, self.windows, self.plan, self.learners, self.feed = task, windows, plan, learners, feed
         self.pad, self.seed, self.journal, self.at_step = pad, seed, journal, at_step
         self.marks = {*marks, len(plan)}
@@ -72,7 +75,7 @@ class Loop:
         lengths = self.windows.lengths
         tokens = [int(lengths[index].sum()) for index in self.plan.batches]
         saved, pause = time.monotonic(), self.snapshot_seconds
-        with torch.random.fork_rng(devices=[]), self.journal.stage(stage, sum(tokens), sum(tokens[:done])) as progress:
+        with self.journal.stage(stage, sum(tokens), sum(tokens[:done])) as progress:
             for step in range(done, len(self.plan)):
                 batch, states = self._states(step)
                 self._learn(batch, states, step)
@@ -110,10 +113,10 @@ class Loop:
 
     def _states(self, step: int) -> tuple[Batch, States]:
         batch = collate(self.windows, self.plan[step], self.pad)
-        began = time.perf_counter()
-        torch.default_generator.manual_seed(fold(self.seed, "backbone", step))  # the backbone's dropout
-        states = self.feed(batch)
-        self.feed_seconds += time.perf_counter() - began
+        began = self.runtime.clock()
+        with self.runtime.seed(self.seed, "backbone", step):  # the backbone's dropout
+            states = self.feed(self.runtime.to(batch))
+        self.feed_seconds += self.runtime.clock() - began
         return batch, states
 
     @contextmanager

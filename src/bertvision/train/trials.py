@@ -10,8 +10,8 @@ from bertvision.errors import UserError
 from bertvision.heads import options
 from bertvision.heads.space import TRAINING, Choices, Range, Space, fitting_options, head_space
 from bertvision.recipe import Recipe, head_spec
+from bertvision.runtime import fold
 from bertvision.train.bank import unique_names
-from bertvision.train.learner import fold
 
 HEAD = "head"  # the parameter that says which head of the recipe a trial varies
 GUIDED = 10  # a proposal that was tried before is asked for anew this often, then drawn blindly
