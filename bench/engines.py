@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertvision.data.source import load_articles
+from bertvision.data.sources import load_articles
 from bertvision.data.squad import records
 from bertvision.errors import UserError
 from bertvision.evaluate.bootstrap import resample_counts

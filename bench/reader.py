@@ -19,7 +19,7 @@ from transformers import AutoModel, AutoTokenizer
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.loading import find_encoder
 from bertvision.data.batches import by_length, collate
-from bertvision.data.source import load_articles
+from bertvision.data.sources import load_articles
 from bertvision.data.squad import records
 from bertvision.data.windows import make_windows
 from bertvision.heads import Head, build_head

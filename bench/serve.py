@@ -24,7 +24,7 @@ from typing import Any
 
 import httpx
 
-from bertvision.data.source import load_articles
+from bertvision.data.sources import load_articles
 from bertvision.data.squad import records
 from bertvision.serve.directory import find_reader, read_config
 

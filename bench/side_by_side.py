@@ -16,7 +16,7 @@ from statistics import median
 import torch
 
 from bertvision.backbone.backbone import Backbone
-from bertvision.data.source import load_articles
+from bertvision.data.sources import load_articles
 from bertvision.errors import UserError
 from bertvision.recipe import DataRecipe
 from bertvision.tasks import Dataset, Spans

@@ -23,7 +23,7 @@ import torch
 
 from bertvision.backbone.backbone import Backbone
 from bertvision.data.batches import Batch
-from bertvision.data.source import load_articles
+from bertvision.data.sources import load_articles
 from bertvision.data.squad import write_articles
 from bertvision.recipe import DataRecipe, EvaluateRecipe, Recipe, from_table, to_toml
 from bertvision.tasks import Dataset, Spans

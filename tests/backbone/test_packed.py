@@ -11,7 +11,7 @@ from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.packed import Packed, packed
 from bertvision.backbone.tuning import Tuning, apply
 from bertvision.data.batches import by_length, collate
-from bertvision.data.source import load_articles
+from bertvision.data.sources import load_articles
 from bertvision.data.squad import records
 from bertvision.data.windows import make_windows
 from encoders import FAMILIES, tiny_encoder, tiny_tokenizer

@@ -12,7 +12,7 @@ from bertvision.backbone import packaged
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.tuning import Tuning, apply
 from bertvision.data.batches import collate
-from bertvision.data.source import load_articles
+from bertvision.data.sources import load_articles
 from bertvision.data.squad import records
 from bertvision.data.windows import make_windows
 from bertvision.errors import UserError

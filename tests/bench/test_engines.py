@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertvision.data.source import load_articles
+from bertvision.data.sources import load_articles
 from bertvision.evaluate.spans import SpanPredictions
 from readers import tiny_reader
 

@@ -6,10 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertvision.data.edits import OPPOSITE, add_edited, edit
-from bertvision.data.negatives import add_negatives
-from bertvision.data.normal import normalize
-from bertvision.data.squad import check_articles, read_articles, records
+from bertvision.data.augment import OPPOSITE, add_edited, add_negatives, edit
+from bertvision.data.squad import check_articles, normalize, read_articles, records
 from bertvision.errors import UserError
 from real import DATA, needs_squad
 

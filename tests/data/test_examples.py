@@ -5,16 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertvision.data.describe import describe
-from bertvision.data.examples import (
-    Example,
-    found_labels,
-    is_text,
-    label_numbers,
-    load_examples,
-    score_numbers,
-    split_off,
-)
+from bertvision.data.sources import describe, is_text, load_examples
+from bertvision.data.splits import split_off
+from bertvision.data.tables import Example, found_labels, label_numbers, score_numbers
 from bertvision.errors import UserError
 from bertvision.recipe import DataRecipe
 

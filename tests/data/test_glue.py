@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from bertvision.data import glue
-from bertvision.data.examples import label_numbers, load_examples, score_numbers
+from bertvision.data.sources import load_examples
+from bertvision.data.tables import label_numbers, score_numbers
 from bertvision.errors import UserError
 from bertvision.recipe import DataRecipe
 from real import DATA

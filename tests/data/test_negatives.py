@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertvision.data.negatives import add_negatives, similarities
-from bertvision.data.normal import normalize
-from bertvision.data.squad import check_articles, read_articles, records
+from bertvision.data.augment import add_negatives, similarities
+from bertvision.data.squad import check_articles, normalize, read_articles, records
 from bertvision.errors import UserError
 from real import DATA, needs_squad
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertvision.data.squad import read_articles, records, split_by_article, statistics, write_articles
+from bertvision.data.splits import split_by_article
+from bertvision.data.squad import read_articles, records, statistics, write_articles
 from bertvision.errors import UserError
 
 REAL = Path(os.environ.get("BERTVISION_DATA", Path(__file__).parents[2].parent / "shared" / "data"))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertvision.data.table import read_columns
+from bertvision.data.tables import read_columns
 from bertvision.errors import UserError
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertvision.data.batches import collate
-from bertvision.data.text_windows import longest_first, make_text_windows
+from bertvision.data.windows import longest_first, make_text_windows
 from bertvision.errors import UserError
 from encoders import FAMILIES, tiny_tokenizer
 

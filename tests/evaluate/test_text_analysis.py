@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertvision.data.examples import Example
+from bertvision.data.tables import Example
 from bertvision.evaluate.labels import LabelPredictions
 from bertvision.evaluate.scores import ScorePredictions
 from bertvision.evaluate.text_analysis import (

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bertvision.cli import app
-from bertvision.data.source import load_articles
+from bertvision.data.sources import load_articles
 from bertvision.data.squad import records
 from bertvision.errors import UserError
 from bertvision.evaluate.squad import score

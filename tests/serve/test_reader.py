@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertvision.data.source import load_articles
+from bertvision.data.sources import load_articles
 from bertvision.data.squad import records
 from bertvision.errors import UserError
 from bertvision.serve.config import Ensemble

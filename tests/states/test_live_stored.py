@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bertvision.data.batches import BatchPlan
-from bertvision.data.source import load_articles
+from bertvision.data.sources import load_articles
 from bertvision.data.squad import records
 from bertvision.data.windows import Windows, make_windows
 from bertvision.errors import UserError

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bertvision.data.batches import Batch, collate
-from bertvision.data.source import is_synthetic
+from bertvision.data.sources import is_synthetic
 from bertvision.data.squad import records
 from bertvision.errors import UserError
 from bertvision.evaluate.spans import SpanPredictions

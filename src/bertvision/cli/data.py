@@ -25,7 +25,7 @@ def sample(
     questions: Annotated[int, typer.Option(min=1, help="How many questions.")] = 3000,
 ) -> None:
     """Write the synthetic sample set as a SQuAD 2.0 file."""
-    from bertvision.data.source import load_articles
+    from bertvision.data.sources import load_articles
     from bertvision.data.squad import write_articles
 
     write_articles(out, load_articles(f"sample:{split}:{questions}"))
@@ -41,7 +41,7 @@ def stats(
     as_json: AsJson = False,
 ) -> None:
     """Counts and lengths of a set of questions or texts."""
-    from bertvision.data.describe import describe
+    from bertvision.data.sources import describe
     from bertvision.recipe import DataRecipe
 
     found = describe(source, DataRecipe(glue=glue, text=tuple(text or ()), label=label))
@@ -66,7 +66,7 @@ def fetch(
 
         print("\n".join(map(str, glue.fetch(name.removeprefix("glue:"), directory / "glue"))))
         return
-    from bertvision.data.source import fetch_official
+    from bertvision.data.sources import fetch_official
     from bertvision.report.terminal import download_bar
 
     with download_bar(name) as progress:

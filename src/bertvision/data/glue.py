@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertvision.data.table import Row, read_columns
+from bertvision.data.tables import Row, read_columns
 from bertvision.errors import UserError, nearest
 from bertvision.files import write_text
 

@@ -2,7 +2,8 @@
 
 import json
 import logging
-import random
+import re
+import string
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from bertvision.files import replacing
 log = logging.getLogger("bertvision")
 
 QUESTION_WORDS = ("what", "who", "whom", "whose", "when", "where", "which", "why", "how")
+ARTICLE = re.compile(r"\b(?:a|an|the)\b")
+NO_PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII only: a curly quote is part of the answer
 _JSON_NAMES = {dict: "an object", list: "a list", str: "a string", int: "a whole number"}
 
 
@@ -121,36 +124,6 @@ def write_articles(path: Path, articles: Sequence[dict[str, Any]], version: str 
             )
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
-
-
-def split_by_article(
-    articles: Sequence[dict[str, Any]], fraction: float, seed: int
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """(rest, split): whole articles with about `fraction` of the questions go into `split`, so that no paragraph and no
-    topic is on both sides. Deterministic from the seed; both sides keep the file's order and hold questions.
-    """
-    if not 0 < fraction < 1:
-        raise UserError(f"fraction: {fraction} is not between 0 and 1 (both excluded)")
-    counts = [sum(len(paragraph["qas"]) for paragraph in article["paragraphs"]) for article in articles]
-    candidates = [index for index, count in enumerate(counts) if count]
-    if len(candidates) < 2:
-        raise UserError("cannot split by article: two articles with questions are needed; give a separate file instead")
-    draw = random.Random(seed).random
-    candidates.sort(key=lambda _: draw())
-    target = fraction * sum(counts)
-    taken: set[int] = set()
-    total = 0
-    for index in candidates:
-        if abs(total + counts[index] - target) < abs(total - target):
-            taken.add(index)
-            total += counts[index]
-    smallest = min(candidates, key=lambda index: counts[index])
-    if not taken:
-        taken.add(smallest)
-    elif len(taken) == len(candidates):
-        taken.remove(smallest)
-    rest = [article for index, article in enumerate(articles) if index not in taken]
-    return rest, [articles[index] for index in sorted(taken)]
 
 
 def _parse(path: Path) -> Any:
@@ -258,3 +231,9 @@ def word_lengths(texts: Iterable[str]) -> dict[str, float]:
         "p95": round(float(p95), 1),
         "max": int(words.max()),
     }
+
+
+def normalize(text: str) -> str:
+    """Lower case, without ASCII punctuation, English articles and extra space: what two answers are compared by."""
+    bare = text.lower().translate(NO_PUNCTUATION)
+    return " ".join(ARTICLE.sub(" ", bare).split())

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.data.normal import normalize
-from bertvision.data.squad import Record, question_word
+from bertvision.data.squad import Record, normalize, question_word
 from bertvision.evaluate.calibration import auroc, calibration_error, null_probability, reliability
 from bertvision.evaluate.spans import SpanPredictions
 from bertvision.evaluate.squad import f1

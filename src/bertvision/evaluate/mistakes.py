@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.data.normal import normalize
-from bertvision.data.squad import Record
+from bertvision.data.squad import Record, normalize
 from bertvision.evaluate.analysis import Verdict
 
 Sort = tuple[str, Any, Any]

@@ -7,7 +7,7 @@ A prediction is a text; the empty text says "no answer". All totals are percenta
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bertvision.data.normal import normalize
+from bertvision.data.squad import normalize
 from bertvision.errors import UserError
 
 

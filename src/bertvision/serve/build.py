@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.tuning import Tuning
-from bertvision.data.examples import is_text
+from bertvision.data.sources import is_text
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import How
 from bertvision.files import read_json

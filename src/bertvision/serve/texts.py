@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from bertvision.data.text_windows import make_text_windows
-from bertvision.data.windows import Windows, make_windows
+from bertvision.data.windows import Windows, make_text_windows, make_windows
 from bertvision.evaluate.labels import LabelCollector, LabelPredictions
 from bertvision.evaluate.scores import Scale, ScoreCollector, ScorePredictions
 from bertvision.serve.config import TaskConfig

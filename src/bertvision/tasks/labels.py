@@ -9,8 +9,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from bertvision.data.batches import Batch
-from bertvision.data.examples import found_labels, is_text, label_numbers
-from bertvision.data.sets import (
+from bertvision.data.sources import is_text, load_articles
+from bertvision.data.splits import (
     Examples,
     article_sets,
     check_fits,
@@ -19,8 +19,8 @@ from bertvision.data.sets import (
     glue_task,
     read_examples,
 )
-from bertvision.data.source import load_articles
-from bertvision.data.text_windows import make_text_windows
+from bertvision.data.tables import found_labels, label_numbers
+from bertvision.data.windows import make_text_windows
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import How, combine
 from bertvision.evaluate.labels import LabelCollector, LabelPredictions, label_points, label_scores

@@ -21,7 +21,7 @@ from bertvision.recipe import DataRecipe, EvaluateRecipe
 class Dataset:
     """One set of questions or texts, ready for the encoder. source says where it came from, for people.
 
-    records: Q of `data.squad.Record` or `data.examples.Example`. articles: what questions were read from, else none.
+    records: Q of `data.squad.Record` or `data.tables.Example`. articles: what questions were read from, else none.
     gold: (Q,) numbers of labels or scores, where the task has them: -1 or NaN where an example has none.
     notes: what is worth knowing about it, a sentence each.
     """

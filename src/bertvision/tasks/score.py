@@ -10,9 +10,9 @@ from torch import Tensor
 
 from bertvision.data import glue
 from bertvision.data.batches import Batch
-from bertvision.data.examples import score_numbers
-from bertvision.data.sets import Examples, check_fits, check_sources, example_sets, glue_task, read_examples
-from bertvision.data.text_windows import make_text_windows
+from bertvision.data.splits import Examples, check_fits, check_sources, example_sets, glue_task, read_examples
+from bertvision.data.tables import score_numbers
+from bertvision.data.windows import make_text_windows
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import How
 from bertvision.evaluate.points import Points

@@ -9,8 +9,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from bertvision.data.batches import Batch
-from bertvision.data.sets import article_sets, training_part
-from bertvision.data.source import load_articles
+from bertvision.data.sources import load_articles
+from bertvision.data.splits import article_sets, training_part
 from bertvision.data.squad import records
 from bertvision.data.windows import make_windows
 from bertvision.evaluate.analysis import agreement, describe, judge

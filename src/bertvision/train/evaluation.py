@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.data import glue
-from bertvision.data.source import load_articles
+from bertvision.data.sources import load_articles
 from bertvision.errors import UserError, nearest
 from bertvision.evaluate.decode import RULES
 from bertvision.evaluate.squad import score

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from bertvision.backbone import trained
 from bertvision.backbone.backbone import Backbone
-from bertvision.data.source import is_synthetic
+from bertvision.data.sources import is_synthetic
 from bertvision.errors import UserError
 from bertvision.files import claim, read_json, save_tensors, write_json, write_text
 from bertvision.recipe import DataRecipe, Recipe, load_recipe, to_toml

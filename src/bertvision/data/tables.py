@@ -3,10 +3,17 @@
 import csv
 import io
 import json
+import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from bertvision.data.squad import word_lengths
 from bertvision.errors import UserError, nearest
 
 Row = tuple[int, tuple[str, ...]]
@@ -30,7 +37,7 @@ def read_columns(
     line that names them. .csv: quotes and line breaks within them as in the csv module. .jsonl: one object a line.
     left_out: takes the numbers of broken lines; without it they are an error.
     """
-    text = _decoded(path)
+    text = read_text(path)
     if not text:
         raise UserError(f"{path}: the file is empty; it needs a line of column names and one for each example")
     suffix = path.suffix.lower()
@@ -58,7 +65,7 @@ def _described(broken: dict[int, str]) -> str:
     return f'{len(broken):,} lines are broken: {first}{more}; mend them, or set data.broken = "leave out"'
 
 
-def _decoded(path: Path) -> str:
+def read_text(path: Path) -> str:
     """The text of a file, without byte-order mark and without empty lines at its end."""
     try:
         raw = path.read_bytes()
@@ -146,3 +153,99 @@ def _cell(found: dict[str, Any], column: str) -> str:
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise _Broken(f"{column!r} holds half a surrogate pair (\\ud800 to \\udfff), which is no text")
     return text
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One text or pair. target: label or score as it stands in the file, None where there is none."""
+
+    id: str
+    texts: tuple[str, ...]
+    target: str | None
+    origin: str
+    line: int
+
+    @property
+    def content(self) -> tuple[Any, ...]:
+        """What is asked and what is right."""
+        return self.id, self.texts, self.target
+
+    @property
+    def place(self) -> str:
+        """Where it stands, for an error."""
+        return f"{self.origin}: line {self.line}"
+
+
+def found_labels(examples: Sequence[Example]) -> tuple[str, ...]:
+    """The labels of these examples, sorted; UserError unless there are at least two."""
+    labels = tuple(sorted({example.target for example in examples if example.target}))
+    if len(labels) < 2:
+        seen = f"every label is {labels[0]!r}" if labels else "there are no labels"
+        raise UserError(f"{examples[0].origin}: {seen}; a classifier needs at least two")
+    if len(labels) > max(2, len(examples) // 2) and len(labels) > 100:
+        raise UserError(f'{examples[0].origin}: has {len(labels)} labels; if they are numbers, use task = "score"')
+    spelt: dict[object, str] = {}
+    for label in labels:
+        other = spelt.setdefault(_meant(label), label)
+        if other != label:
+            raise UserError(
+                f"{examples[0].origin}: the labels {other!r} and {label!r} look like one; spell them alike, or list "
+                "both in data.labels if they are two"
+            )
+    return labels
+
+
+def _meant(label: str) -> object:
+    """A label but for spaces around it, and for how a number is written."""
+    try:
+        return float(label)
+    except ValueError:
+        return label.strip()
+
+
+def label_numbers(examples: Sequence[Example], labels: Sequence[str]) -> NDArray[np.int64]:
+    """(n,) the place of each example's label among `labels`; -1 where it has none."""
+    number = {label: place for place, label in enumerate(labels)}
+    try:
+        return np.array([-1 if e.target is None else number[e.target] for e in examples], dtype=np.int64)
+    except KeyError:
+        wrong = next(e for e in examples if e.target is not None and e.target not in number)
+        said = "is empty" if not wrong.target else f"{wrong.target!r} is not among those known"
+        raise UserError(f"{wrong.place}: the label {said}; {nearest(wrong.target or '', labels)}") from None
+
+
+def score_numbers(examples: Sequence[Example]) -> NDArray[np.float64]:
+    """(n,) the scores as numbers, all finite; NaN where there is none."""
+    values = np.full(len(examples), np.nan)
+    for place, example in enumerate(examples):
+        if example.target is None:
+            continue
+        try:
+            values[place] = float(example.target)
+        except ValueError:
+            raise UserError(f"{example.place}: the score {example.target!r} is not a number") from None
+        if not math.isfinite(values[place]):
+            raise UserError(f"{example.place}: the score {example.target!r} is not a finite number")
+    return values
+
+
+def example_statistics(examples: Sequence[Example]) -> dict[str, Any]:
+    """Counts, labels and lengths in words, ready for JSON; of more than 20 labels the range, if they are numbers, else
+    the number and the most frequent."""
+    targets = Counter(example.target for example in examples if example.target is not None)
+    found: dict[str, Any] = {"examples": len(examples), "texts": len(examples[0].texts)}
+    for place in range(len(examples[0].texts)):
+        found[f"text_{place + 1}_words"] = word_lengths(example.texts[place] for example in examples)
+    if len(targets) <= 20:
+        return found | {"labels": dict(sorted(targets.items()))}
+    try:
+        values = score_numbers(examples)
+    except UserError:
+        return found | {"different_labels": len(targets), "labels": dict(targets.most_common(20))}
+    return found | {
+        "scores": {
+            "lowest": float(np.nanmin(values)),
+            "mean": round(float(np.nanmean(values)), 3),
+            "highest": float(np.nanmax(values)),
+        }
+    }

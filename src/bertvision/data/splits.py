@@ -1,5 +1,6 @@
 """The three sets of a recipe: what is learnt from, what is chosen on, what is reported."""
 
+import random
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -8,9 +9,8 @@ from numpy.typing import NDArray
 
 from bertvision.data import glue
 from bertvision.data.batches import nested_fraction
-from bertvision.data.examples import Example, is_text, load_examples, split_off
-from bertvision.data.source import load_articles, parts
-from bertvision.data.squad import split_by_article
+from bertvision.data.sources import is_text, load_articles, load_examples, parts
+from bertvision.data.tables import Example
 from bertvision.errors import UserError
 from bertvision.recipe import DataRecipe
 
@@ -30,11 +30,11 @@ def article_sets(data: DataRecipe, seed: int) -> dict[str, tuple[str, list[dict[
 def _with_unanswerable(articles: list[dict[str, Any]], data: DataRecipe) -> list[dict[str, Any]]:
     """The articles with the unanswerable questions that a recipe wants to be made of their answerable ones."""
     if data.negatives:
-        from bertvision.data.negatives import add_negatives
+        from bertvision.data.augment import add_negatives
 
         articles = add_negatives(articles, data.negatives)
     if data.edited:
-        from bertvision.data.edits import add_edited
+        from bertvision.data.augment import add_edited
 
         articles = add_edited(articles, data.edited)
     return articles
@@ -165,3 +165,56 @@ def glue_task(data: DataRecipe, kind: str) -> glue.GlueTask | None:
     if kind != fits:
         raise UserError(f'task: {names[0]} has {fits if fits == "labels" else "scores"}; use task = "{fits}"')
     return tasks[0]
+
+
+def split_by_article(
+    articles: Sequence[dict[str, Any]], fraction: float, seed: int
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """(rest, split): whole articles with about `fraction` of the questions go into `split`, so that no paragraph and no
+    topic is on both sides. Deterministic from the seed; both sides keep the file's order and hold questions.
+    """
+    if not 0 < fraction < 1:
+        raise UserError(f"fraction: {fraction} is not between 0 and 1 (both excluded)")
+    counts = [sum(len(paragraph["qas"]) for paragraph in article["paragraphs"]) for article in articles]
+    candidates = [index for index, count in enumerate(counts) if count]
+    if len(candidates) < 2:
+        raise UserError("cannot split by article: two articles with questions are needed; give a separate file instead")
+    draw = random.Random(seed).random
+    candidates.sort(key=lambda _: draw())
+    target = fraction * sum(counts)
+    taken: set[int] = set()
+    total = 0
+    for index in candidates:
+        if abs(total + counts[index] - target) < abs(total - target):
+            taken.add(index)
+            total += counts[index]
+    smallest = min(candidates, key=lambda index: counts[index])
+    if not taken:
+        taken.add(smallest)
+    elif len(taken) == len(candidates):
+        taken.remove(smallest)
+    rest = [article for index, article in enumerate(articles) if index not in taken]
+    return rest, [articles[index] for index in sorted(taken)]
+
+
+def split_off(strata: NDArray[np.int64], share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Sorted numbers of the examples that stay and of those split off: `share` of them, and of every stratum alike.
+
+    strata: (n,) the stratum of each. Both parts get at least one example, and what stays keeps one of every stratum.
+    """
+    count = len(strata)
+    if count < 2:
+        raise UserError("data.train: one example alone cannot be split; name a set for data.tune")
+    order = np.random.default_rng([seed, 0x7E57]).permutation(count)
+    order = order[np.argsort(strata[order], kind="stable")]  # stratum by stratum, in random order within each
+    steps = np.floor(np.arange(count + 1) * share)
+    taken = np.zeros(count, dtype=bool)
+    taken[order[np.diff(steps) > 0]] = True  # every (1 / share)-th of them
+    for stratum in np.unique(strata[taken]):
+        own = np.flatnonzero(strata == stratum)
+        if taken[own].all():
+            taken[own[0]] = False
+    if not taken.any():
+        largest = np.bincount(np.unique(strata, return_inverse=True)[1]).argmax()
+        taken[order[np.flatnonzero(strata[order] == np.unique(strata)[largest])[-1]]] = True
+    return np.flatnonzero(~taken), np.flatnonzero(taken)

@@ -2,6 +2,7 @@
 
 import hashlib
 import http.client
+import re
 import ssl
 import urllib.error
 import urllib.request
@@ -9,10 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from bertvision.data import sample
-from bertvision.data.squad import check_articles, read_articles
+from bertvision.data import glue, sample
+from bertvision.data.squad import check_articles, read_articles, statistics
+from bertvision.data.tables import SUFFIXES, Example, example_statistics, is_table, read_columns
 from bertvision.errors import UserError, nearest
 from bertvision.files import replacing
+from bertvision.recipe import DataRecipe
 
 SAMPLE_SIZES = {"train": 3000, "tune": 400, "test": 800}
 SAMPLE_SEED = 1
@@ -221,3 +224,63 @@ def _download(url: str, file: IO[bytes], size: int, progress: Callable[[int, int
         reason = getattr(error, "reason", None) or error
         raise UserError(f"{url}: cannot be reached ({reason}); go online, or give the path of your own copy") from error
     return received, sha.hexdigest()
+
+
+def is_text(source: str) -> bool:
+    """Whether a source holds texts with labels or scores rather than questions on paragraphs; all its parts must."""
+    found = [part.startswith(glue.PREFIX) or is_table(part) for part in parts(source)]
+    for part in parts(source):
+        whole = re.sub(r"[*#][\d/]+$", "", part)
+        if whole != part and is_table(whole) and not Path(part).exists():
+            raise UserError(f"{part}: only files of questions on paragraphs can be parted or repeated; name {whole}")
+    if any(found) != all(found):
+        raise UserError(f"{source}: joins questions on paragraphs with tables of texts; name one kind")
+    return all(found)
+
+
+def load_examples(
+    source: str, data: DataRecipe, labelled: bool = True, notes: list[str] | None = None
+) -> list[Example]:
+    """The examples of a source: `glue:TASK/SPLIT`, a .csv, .tsv or .jsonl file, or several joined with `+`.
+
+    In a table of one's own, data.text names one or two columns and data.label the one to learn. labelled: whether
+    targets are wanted; without, there need be none. notes: takes what is worth knowing, a sentence each.
+    """
+    examples: list[Example] = []
+    for part in parts(source):
+        left_out: list[int] = []
+        broken = left_out if data.broken == "leave out" else None
+        if part.startswith(glue.PREFIX):
+            name, split = glue.parse(part)
+            columns, has = len(glue.GLUE[name].text), glue.is_labelled(split)
+            origin, rows = glue.read(part, data.glue, broken)
+        else:
+            _check_table(part, data, labelled)
+            columns, has, origin = len(data.text), labelled, part
+            rows = read_columns(Path(part), (*data.text, *([data.label] if has else [])), None, broken)
+        if not rows:
+            raise UserError(f"{origin}: has no examples, only a line of column names")
+        if left_out and notes is not None:
+            count = len(rows) + len(left_out)
+            notes.append(f"{origin}: {len(left_out):,} of {count:,} lines are broken and left out")
+        examples += [
+            Example(str(number), cells[:columns], cells[columns] if has and labelled else None, origin, line)
+            for number, (line, cells) in enumerate(rows, start=len(examples))
+        ]
+    return examples
+
+
+def _check_table(path: str, data: DataRecipe, labelled: bool) -> None:
+    if not is_table(path):
+        raise UserError(f"{path}: holds no texts with labels; name glue:TASK/SPLIT, or a {', '.join(SUFFIXES)} file")
+    if not 1 <= len(data.text) <= 2:
+        raise UserError('data.text: name the one or two columns that hold the text, such as ["question", "answer"]')
+    if labelled and not data.label:
+        raise UserError("data.label: name the column that holds the label or the score")
+
+
+def describe(source: str, data: DataRecipe) -> dict[str, Any]:
+    """Statistics of a set of questions or texts, ready for JSON; data: where GLUE lies, which columns to read."""
+    if is_text(source):
+        return example_statistics(load_examples(source, data))
+    return statistics(load_articles(source)) | {"synthetic": is_synthetic(source)}

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bertvision.data.sample import make
-from bertvision.data.source import (
+from bertvision.data.sources import (
     OFFICIAL_FILES,
     OFFICIAL_URL,
     SAMPLE_SEED,

@@ -1,0 +1,91 @@
+"""Sentences with a label per word: CoNLL-2003 files and others with one word per line.
+
+A line holds the word in its first column and the label in its last one, separated by tabs or, without tabs, by spaces.
+A blank line ends a sentence. `-DOCSTART-` lines are skipped, and so are comments: lines that begin with `#` and do not
+have a label in the last of as many columns as the other lines have.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertvision.data.tables import read_text
+from bertvision.errors import UserError
+
+SUFFIXES = (".conll", ".bio", ".iob", ".iob2")
+OUTSIDE = "O"
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence. labels: one per word, in BIO form: O, B-TYPE at the first word of an entity, I-TYPE inside it."""
+
+    id: str
+    words: tuple[str, ...]
+    labels: tuple[str, ...]
+
+    @property
+    def content(self) -> tuple[Any, ...]:
+        """Everything that decides what is learnt and how it is scored."""
+        return self.id, self.words, self.labels
+
+
+def is_conll(path: str) -> bool:
+    """Whether a file name ends like that of a CoNLL file."""
+    return Path(path).suffix.lower() in SUFFIXES
+
+
+def load_conll(path: Path | str) -> list[Sentence]:
+    """The sentences of a file, numbered from 0. Labels may be BIO (IOB2) or IOB1 and come out as BIO."""
+    path = Path(path)
+    lines = [_columns(line) for line in read_text(path).split("\n")]
+    width = next((len(cells) for cells in lines if cells and not cells[0].startswith("#")), 0)
+    sentences: list[Sentence] = []
+    words: list[str] = []
+    labels: list[str] = []
+    for number, cells in enumerate([*lines, []], start=1):
+        if not cells:
+            if words:
+                sentences.append(Sentence(str(len(sentences)), tuple(words), to_bio(labels)))
+            words, labels = [], []
+        elif not (cells[0] == "-DOCSTART-" or _is_comment(cells, width)):
+            _check(cells, f"{path}: line {number}")
+            words.append(cells[0])
+            labels.append(cells[-1])
+    if not sentences:
+        raise UserError(f"{path}: has no sentences; a line holds a word and its label, a blank line ends a sentence")
+    return sentences
+
+
+def to_bio(labels: Sequence[str]) -> tuple[str, ...]:
+    """BIO labels of a sentence from BIO or IOB1: an I- that does not continue an entity of its type becomes B-."""
+    return tuple(
+        f"B-{label[2:]}" if label.startswith("I-") and previous[2:] != label[2:] else label
+        for previous, label in zip([OUTSIDE, *labels], labels)
+    )
+
+
+def _columns(line: str) -> list[str]:
+    """The cells of a line, none for a blank one."""
+    if not line.strip():
+        return []
+    return [cell.strip() for cell in line.split("\t")] if "\t" in line else line.split()
+
+
+def _is_comment(cells: list[str], width: int) -> bool:
+    return cells[0].startswith("#") and not (len(cells) == width and _is_label(cells[-1]))
+
+
+def _is_label(text: str) -> bool:
+    return text == OUTSIDE or (text[:2] in ("B-", "I-") and len(text) > 2)
+
+
+def _check(cells: list[str], place: str) -> None:
+    """UserError unless a line has a word and a label."""
+    if len(cells) < 2:
+        raise UserError(f"{place}: has one column, {cells[0]!r}; it needs a word and its label, such as 'Rome B-LOC'")
+    if not cells[0]:
+        raise UserError(f"{place}: the word is empty; a line without word and label ends a sentence")
+    if not _is_label(cells[-1]):
+        raise UserError(f"{place}: {cells[-1]!r} in the last column is not a label; labels are O, B-TYPE and I-TYPE")
