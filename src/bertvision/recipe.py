@@ -1,35 +1,36 @@
-"""What can be asked for: a recipe is TOML read into frozen dataclasses. This file is the only place where an
-option is declared, explained and defaulted; the string under a field is its documentation (docs/recipe.md)."""
+"""The recipe: every option of a study, declared, explained and defaulted in frozen dataclasses. Read from TOML.
 
-import ast
-import dataclasses
-import inspect
-import itertools
-import textwrap
-import typing
+The string under a field is its documentation, in docs/recipe.md and in the JSON schema.
+"""
+
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
+
+from annotated_types import Interval
 
 from bertvision import toml
 from bertvision.errors import UserError
-from bertvision.toml import Between
-
-Positive = Annotated[int, Between(1)]
-Count = Annotated[int, Between(0)]
-NonNegative = Annotated[float, Between(0)]
+from bertvision.schema import LARGEST, STRICT, Count, NonNegative, Positive, Share, validate
 
 
 @dataclass(frozen=True)
-class BackboneRecipe:
+class Section:
+    """Base of the recipe's tables: strict, unknown keys refused."""
+
+    __pydantic_config__ = STRICT
+
+
+@dataclass(frozen=True)
+class BackboneRecipe(Section):
     name: str = "minilm"
     """The encoder: an alias (`minilm`, `marco`), a local directory with `config.json` and `*.safetensors` (one that is
     called like an alias as `./minilm`), or a hub name."""
 
 
 @dataclass(frozen=True)
-class DataRecipe:
+class DataRecipe(Section):
     train: str = "sample:train"
     """What is learnt from: `sample:train[:questions]`, a SQuAD JSON file, or `squad_v2` (hub); for `labels` and `score`
     also `glue:CoLA/train`, or your own .csv, .tsv or .jsonl file. Join several with `+`; `file.json#1/2` is every
@@ -40,12 +41,12 @@ class DataRecipe:
     """What is reported; nothing is ever chosen on it."""
     also: str = ""
     """A second set to report, such as `glue:MNLI/dev_mismatched`: the same members, scored on it too; empty: none."""
-    tune_share: Annotated[float, Between(0.01, 0.9)] = 0.1
+    tune_share: Annotated[float, Interval(ge=0.01, le=0.9)] = 0.1
     """The share of training questions split off, by whole articles, where `tune` is empty."""
-    fraction: Annotated[float, Between(0.0001, 1)] = 1.0
+    fraction: Annotated[float, Interval(ge=0.0001, le=1)] = 1.0
     """Use only this share of the training questions. Smaller shares are subsets of larger ones; of texts, every label
     (or range of scores) gives the same share."""
-    max_length: Annotated[int, Between(16)] = 384
+    max_length: Annotated[int, Interval(ge=16, le=LARGEST)] = 384
     """Longest window in tokens, special tokens included."""
     overlap: Count = 128
     """Tokens that two neighbouring windows of a long context share; less than half of `max_length`."""
@@ -55,7 +56,7 @@ class DataRecipe:
     negatives: NonNegative = 0.0
     """Unanswerable questions to add per answerable one of the training set: a question is paired with the most similar
     other paragraph of its article that does not hold its answer. 0 = none."""
-    edited: Annotated[float, Between(0, 1)] = 0.0
+    edited: Share = 0.0
     """Unanswerable questions to add per answerable one of the training set: a question on its own paragraph, with a
     name, number or word changed into another, or negated. 0 = none."""
     glue: str = "data/glue"
@@ -75,7 +76,7 @@ class DataRecipe:
 
 
 @dataclass(frozen=True)
-class Training:
+class Training(Section):
     epochs: NonNegative = 1.0
     """Passes over the training set; may be a fraction."""
     batch_size: Positive = 16
@@ -125,7 +126,7 @@ class FinetuneRecipe(Training):
     """Size of Houlsby adapters in every block; 0 = none."""
     lora: Count = 0
     """Rank of LoRA matrices on the attention's queries and values; 0 = none (needs the `lora` extra)."""
-    attention_dropout: Annotated[float, Between(0, 1)] = 0.0
+    attention_dropout: Share = 0.0
     """Dropout of attention weights. At 0 fused kernels can run: on a CPU tuning is several times faster. All other
     dropout is the encoder's own; the papers' encoders have 0.1 here."""
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -153,12 +154,12 @@ class BankRecipe(Training):
     """Checks on the tune set per epoch, where there is a `patience`."""
     checkpoints: tuple[NonNegative, ...] = ()
     """Epochs of the heads' training after which they are scored too, beside the end (not with `feed = "along"`)."""
-    fractions: tuple[Annotated[float, Between(0.001, 1)], ...] = (1.0,)
+    fractions: tuple[Annotated[float, Interval(ge=0.001, le=1)], ...] = (1.0,)
     """Shares of the training set: every head is trained once per share, all in the same passes."""
 
 
 @dataclass(frozen=True)
-class EvaluateRecipe:
+class EvaluateRecipe(Section):
     decoding: Literal["joint", "independent"] = "joint"
     """`joint`: the best pair with end >= start. `independent`: BERTVision's rule, both argmaxes taken apart."""
     answer_tokens: Positive = 30
@@ -172,7 +173,7 @@ class EvaluateRecipe:
 
 
 @dataclass(frozen=True)
-class HeadEntry:
+class HeadEntry(Section):
     name: str = ""
     """How the head is called in scores and reports; empty: its kind and options."""
     learning_rate: NonNegative = 0.0
@@ -184,7 +185,7 @@ class HeadEntry:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(Section):
     task: Literal["spans", "labels", "score"] = "spans"
     """`spans`: extractive question answering with unanswerable questions. `labels`: classes of texts or pairs; on SQuAD
     data, whether a question can be answered. `score`: a number for a text or a pair."""
@@ -213,7 +214,7 @@ class Recipe:
     variants: tuple[dict, ...] = ()
     """Several studies in one: tables with a `name` and what differs, such as `finetune = {train_layers = 3}`. Each runs
     in a directory of its own under that of the run, and one table joins them."""
-    paper: tuple[dict, ...] = ()
+    paper: tuple[dict[str, int | float | str], ...] = ()
     """Published results to show beside ours: tables with `checkpoint`, `member` and metrics; `source` to cite, and `on`
     for what they were measured on, such as "BERT-large, SQuAD 2.0", where that is not what is read here."""
 
@@ -228,72 +229,59 @@ def load_recipe(path: str | Path, settings: Iterable[str] = ()) -> Recipe:
 
 def from_table(table: Mapping[str, Any], where: str = "recipe") -> Recipe:
     """A checked recipe from nested plain values; errors begin with `where`."""
-    recipe = toml.build(Recipe, table, where)
+    recipe = validate(Recipe, table, where)
     _check_heads(recipe, where)
-    for index, entry in enumerate(recipe.paper):
-        for key, value in entry.items():
-            toml.convert(value, float | str, f"{where}: paper.{index}.{key}")
-    for key, value in (
-        ("backbone.name", recipe.backbone.name),
-        ("data.train", recipe.data.train),
-        ("data.test", recipe.data.test),
-    ):
-        if not value.strip():
-            raise UserError(f"{where}: {key}: must not be empty")
-    if recipe.data.overlap * 2 >= recipe.data.max_length:
-        raise UserError(f"{where}: data.overlap: {recipe.data.overlap} must be less than half of data.max_length")
-    _check_together(recipe, where)
+    for key, message in _contradictions(recipe):
+        raise UserError(f"{where}: {key}: {message}")
     return recipe
 
 
-def _check_together(recipe: Recipe, where: str) -> None:
-    """Refuses values that are right by themselves and impossible together."""
-    for key, values in (
-        ("seeds", recipe.seeds),
-        ("bank.fractions", recipe.bank.fractions),
-        ("evaluate.ensembles", recipe.evaluate.ensembles),
-    ):
+def _contradictions(recipe: Recipe) -> Iterable[tuple[str, str]]:
+    """(key, what to do) for values that each have the right type and are impossible, alone or together."""
+    data, tuning, bank = recipe.data, recipe.finetune, recipe.bank
+    for key, text in (("backbone.name", recipe.backbone.name), ("data.train", data.train), ("data.test", data.test)):
+        if not text.strip():
+            yield key, "must not be empty"
+    lists: dict[str, tuple] = {"seeds": recipe.seeds, "bank.fractions": bank.fractions}
+    for key, values in {**lists, "evaluate.ensembles": recipe.evaluate.ensembles}.items():
         if len(set(values)) < max(1, len(values)):
-            raise UserError(f"{where}: {key}: give at least one, each once")
-    if len(recipe.data.text) > 2:
-        raise UserError(f"{where}: data.text: one column, or two for pairs of texts")
-    labels = recipe.data.labels
-    if labels and (len(labels) < 2 or len(set(labels)) < len(labels) or not all(labels)):
-        raise UserError(f"{where}: data.labels: give at least two, each once, none of them empty")
-    tuning = recipe.finetune
+            yield key, "give at least one, each once"
+    if data.overlap * 2 >= data.max_length:
+        yield "data.overlap", f"{data.overlap} must be less than half of data.max_length"
+    if len(data.text) > 2:
+        yield "data.text", "one column, or two for pairs of texts"
+    if data.labels and (len(data.labels) < 2 or len(set(data.labels)) < len(data.labels) or not all(data.labels)):
+        yield "data.labels", "give at least two, each once, none of them empty"
     if tuning.lower == "stored" and (tuning.norms == "all" or tuning.adapters or tuning.lora):
-        raise UserError(f'{where}: finetune.lower: "stored" needs norms = "trained", and neither adapters nor LoRA')
+        yield "finetune.lower", '"stored" needs norms = "trained", and neither adapters nor LoRA'
     if tuning.lower == "stored" and tuning.precision != "fp32":
-        raise UserError(f'{where}: finetune.precision: what stands on a stored part is tuned in "fp32"; give that')
-    if recipe.bank.feed == "along" and recipe.bank.patience:
-        raise UserError(f"{where}: bank.patience: heads that learn along with the backbone have no early stop; give 0")
-    if recipe.bank.feed == "along" and recipe.bank.checkpoints:
-        raise UserError(
-            f"{where}: bank.checkpoints: heads that learn along with the backbone are kept at finetune.checkpoints; "
-            "give none here"
-        )
-    if recipe.bank.feed == "along" and recipe.bank.states == "stored":
-        raise UserError(f'{where}: bank.states: heads that learn along with the backbone read no store; give "auto"')
+        yield "finetune.precision", 'with lower = "stored" only "fp32" is possible'
+    if bank.feed == "along":  # the heads train during fine-tuning
+        if bank.patience:
+            yield "bank.patience", 'feed = "along" has no early stop; give 0'
+        if bank.checkpoints:
+            yield "bank.checkpoints", 'feed = "along" keeps heads at finetune.checkpoints; give none here'
+        if bank.states == "stored":
+            yield "bank.states", 'feed = "along" reads no store; give "auto"'
 
 
 def _check_heads(recipe: Recipe, where: str) -> None:
-    # The one glance downwards: head options are declared by the head classes, and an error in them should come now.
+    # The one import of a later room: head options are declared by the head classes, and are checked with the recipe.
     from bertvision.heads import check_spec
     from bertvision.heads.space import check_search
 
+    hints = get_type_hints(HeadEntry, include_extras=True)
     for index, entry in enumerate(recipe.heads):
-        place = f"{where}: heads.{index}"
-        check_spec(head_spec(entry), place)
-        for key, hint in typing.get_type_hints(HeadEntry, include_extras=True).items():
-            if key in entry:
-                toml.convert(entry[key], hint, f"{place}.{key}")
+        check_spec(head_spec(entry), f"{where}: heads.{index}")
+        for key in entry.keys() & hints.keys():
+            validate(hints[key], entry[key], f"{where}: heads.{index}.{key}")
     check_search(recipe.search, sorted({str(entry["kind"]) for entry in recipe.heads}), where)
     joint = recipe.finetune.head
     check_spec({"kind": joint} if isinstance(joint, str) else joint, f"{where}: finetune.head")
 
 
 def head_spec(entry: str | Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a recipe's head entry that describes the architecture: without `name` and `learning_rate`."""
+    """The part of a recipe's head entry that describes the architecture: without the keys of HeadEntry."""
     if isinstance(entry, str):
         return {"kind": entry}
     return {key: value for key, value in entry.items() if key not in HeadEntry.__annotations__}
@@ -308,49 +296,3 @@ def reached(epochs: float, checkpoints: Iterable[float]) -> list[float]:
 def to_toml(recipe: Recipe) -> str:
     """The whole recipe, defaults included, as TOML that `load_recipe` reads back to an equal recipe."""
     return toml.write(recipe)
-
-
-def documentation(cls: type = Recipe) -> dict[str, str]:
-    """Field name -> its docstring, from the source of the dataclass and its bases."""
-    found: dict[str, str] = {}
-    for base in reversed([c for c in cls.__mro__ if dataclasses.is_dataclass(c)]):
-        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body  # type: ignore[attr-defined]
-        for this, following in itertools.pairwise(body):
-            if isinstance(this, ast.AnnAssign) and isinstance(following, ast.Expr):
-                found[this.target.id] = inspect.cleandoc(following.value.value)  # type: ignore[attr-defined,union-attr]
-    return found
-
-
-def reference() -> str:
-    """docs/recipe.md: every key with its type, default and meaning."""
-    tables = {name: hint for name, hint in typing.get_type_hints(Recipe).items() if dataclasses.is_dataclass(hint)}
-    sections = [("The recipe itself", Recipe), *((f"`[{name}]`", cls) for name, cls in tables.items())]
-    sections.append(("`[[heads]]`, beside `kind` and its options", HeadEntry))
-    return INTRODUCTION + "".join(f"\n## {title}\n\n{_table(cls)}" for title, cls in sections)
-
-
-def _table(cls: Any) -> str:
-    hints, meaning = typing.get_type_hints(cls, include_extras=True), documentation(cls)
-    rows = [("key", "type", "default", "meaning"), ("---",) * 4]
-    for entry in dataclasses.fields(cls):
-        if not dataclasses.is_dataclass(hints[entry.name]):
-            text = " ".join(meaning[entry.name].split())
-            rows.append(
-                (f"`{entry.name}`", toml.type_name(hints[entry.name]), f"`{toml.literal(entry.default)}`", text)
-            )
-    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in rows)
-
-
-INTRODUCTION = """\
-# What a recipe can say
-
-A recipe is a TOML file, such as those in `recipes/`. Every key has a default, so a recipe names only what it wants
-otherwise; an unknown key, a wrong type or an impossible value is an error that names the file and the key.
-`--set key=value` changes one value for one run: `--set finetune.epochs=0.5`, `--set heads.0.size=64`,
-`--set "seeds=[1, 2, 3]"`, `--set backbone.name=path/to/encoder`.
-
-This page is made from the source: `python -m bertvision.recipe > docs/recipe.md`.
-"""
-
-if __name__ == "__main__":
-    print(reference(), end="")

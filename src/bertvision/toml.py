@@ -1,33 +1,14 @@
-"""TOML <-> frozen dataclasses: read, overlaid with settings, checked against the declared types, written back."""
+"""TOML files: read, overlaid with settings, written back."""
 
 import dataclasses
 import json
-import math
 import re
 import tomllib
-import types
-import typing
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Any
 
-from bertvision.errors import UserError, nearest
-
-T = TypeVar("T")
-LARGEST = 2**63 - 1  # the whole numbers that arrays and TOML itself can hold
-TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", dict: "a table"}
-
-
-@dataclass(frozen=True, slots=True)
-class Between:
-    """A bound on a number, for Annotated fields: low <= value <= high."""
-
-    low: float
-    high: float = math.inf
-
-    def __str__(self) -> str:
-        return f"at least {self.low:g}" if self.high == math.inf else f"between {self.low:g} and {self.high:g}"
+from bertvision.errors import UserError
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -85,90 +66,6 @@ def _index(entries: list, name: str, setting: str) -> int:
     return int(name)
 
 
-def build(cls: type[T], table: Any, where: str) -> T:
-    """A dataclass from nested plain values, every key and value checked; errors begin with `where`."""
-    return _build(cls, table, where, "", cls)
-
-
-def _build(cls: Any, table: Any, where: str, prefix: str, root: type) -> Any:
-    if not isinstance(table, Mapping):
-        raise UserError(f"{where}: {prefix.rstrip('.')}: {_shown(table)} is not a table")
-    hints = typing.get_type_hints(cls, include_extras=True)
-    values = {}
-    for key, value in table.items():
-        if key not in hints:
-            raise UserError(f"{where}: {prefix}{_key(key)}: unknown key; {_right_key(key, hints, root)}")
-        if dataclasses.is_dataclass(hints[key]):
-            values[key] = _build(hints[key], value, where, f"{prefix}{key}.", root)
-        else:
-            values[key] = convert(value, hints[key], f"{where}: {prefix}{key}")
-    return cls(**values)
-
-
-def _right_key(wrong: str, here: Mapping[str, Any], root: type) -> str:
-    """Where the key belongs if it is only in the wrong table, else the one here that it resembles."""
-    elsewhere = [path for path in keys(root) if path.rpartition(".")[2] == wrong]
-    return f"did you mean {' or '.join(map(repr, elsewhere))}?" if elsewhere else nearest(wrong, here)
-
-
-def keys(cls: Any, prefix: str = "") -> Iterator[str]:
-    """All keys of a dataclass and of those in it: `task`, `data.train`, ..."""
-    for name, hint in typing.get_type_hints(cls).items():
-        if dataclasses.is_dataclass(hint):
-            yield from keys(hint, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}"
-
-
-def convert(value: Any, hint: Any, where: str) -> Any:
-    """`value` as the type `hint` asks for (a whole number where a float is wanted, a list as a tuple), or UserError."""
-    origin, args = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        value, bounds = convert(value, args[0], where), args[1]
-        if not bounds.low <= value <= bounds.high:
-            raise UserError(f"{where}: {_shown(value)} must be {bounds}")
-        return value
-    if origin is tuple:
-        if not isinstance(value, list | tuple):
-            raise UserError(f"{where}: {_shown(value)} is not a list")
-        return tuple(convert(item, args[0], f"{where}.{index}") for index, item in enumerate(value))
-    if origin in (types.UnionType, typing.Union):
-        return _convert_any(value, hint, where)
-    if origin is Literal:
-        if isinstance(value, str) and value in args:
-            return value
-        guess = f"; {nearest(value, args)}" if isinstance(value, str) else ""
-        raise UserError(f"{where}: {_shown(value)} is not {type_name(hint)}{guess}")
-    if isinstance(value, bool) is not (hint is bool) or not isinstance(value, (int, float) if hint is float else hint):
-        raise UserError(f"{where}: {_shown(value)} is not {type_name(hint)}")
-    if isinstance(value, int | float) and not abs(value) <= LARGEST:
-        raise UserError(f"{where}: {_shown(value)} is not a number that can be worked with")
-    return float(value) if hint is float else value
-
-
-def _convert_any(value: Any, hint: Any, where: str) -> Any:
-    for option in get_args(hint):
-        try:
-            return convert(value, option, where)
-        except UserError:
-            continue
-    raise UserError(f"{where}: {_shown(value)} is not {type_name(hint)}")
-
-
-def type_name(hint: Any) -> str:
-    """How a type is called in an error and in the documentation."""
-    origin, args = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        return f"{type_name(args[0])} ({args[1]})"
-    if origin is tuple:
-        return f"a list, each {type_name(args[0])}"
-    if origin in (types.UnionType, typing.Union):
-        return " or ".join(type_name(option) for option in args)
-    if origin is Literal:
-        return repr(args[0]) if len(args) == 1 else "one of " + ", ".join(map(repr, args))
-    return TYPE_NAMES.get(hint, str(hint))
-
-
 def write(values: Any) -> str:
     """A dataclass as TOML, defaults included, that `build` makes an equal one from."""
     plain, tables, arrays = [], [], []
@@ -200,9 +97,3 @@ def literal(value: Any) -> str:
 
 def _key(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else literal(name)
-
-
-def _shown(value: Any) -> str:
-    """A value as it may stand in a one-line message."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

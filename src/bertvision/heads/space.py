@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
-from bertvision import toml
 from bertvision.errors import UserError, nearest
 from bertvision.heads.registry import Impossible, Odd, Share, check_spec, limits, options
 from bertvision.recipe import HeadEntry
+from bertvision.schema import Number, validate
 
 TRAINING = {
     key: hint for key, hint in typing.get_type_hints(HeadEntry, include_extras=True).items() if key != "name"
@@ -134,17 +134,17 @@ def _check_range(table: Mapping[str, Any], kinds: Sequence[str], place: str) -> 
     for end in ("low", "high"):
         if end not in table:
             raise UserError(f"{place}.{end}: is missing")
-        toml.convert(table[end], float, f"{place}.{end}")
+        validate(Number, table[end], f"{place}.{end}")
         _check_value(key, table[end], kinds, f"{place}.{end}")
     if table["low"] >= table["high"]:
         raise UserError(f"{place}.low: {table['low']!r} must be less than high, {table['high']!r}")
-    if toml.convert(table.get("log", False), bool, f"{place}.log") and table["low"] <= 0:
+    if validate(bool, table.get("log", False), f"{place}.log") and table["low"] <= 0:
         raise UserError(f"{place}.low: must be more than 0 with log = true")
 
 
 def _check_value(key: str, value: Any, kinds: Sequence[str], place: str) -> None:
     if key in TRAINING:
-        toml.convert(value, TRAINING[key], place)
+        validate(TRAINING[key], value, place)
         return
     for kind in kinds:
         check_spec({"kind": kind, key: value}, place)
