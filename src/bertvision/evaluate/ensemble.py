@@ -1,26 +1,167 @@
-"""Ensembles: log-probabilities of members -> those of a committee, and the greedy choice of who sits on it."""
+"""Members and ensembles: what makes a prediction, how log-probabilities are blended, greedy selection."""
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
+from bertvision.errors import UserError
+
 How = Literal["max", "mean", "product"]
-HOWS: tuple[How, ...] = ("max", "mean", "product")
-GREEDY = "greedy ensemble"  # the member whose parts and weights `greedy_selection` has chosen
+HOWS: tuple[How, ...] = get_args(How)
+Chosen = Literal["", "pair", "best", "greedy", "given"]
+BACKBONE = "backbone"  # the display name of the head tuned with the backbone
+BEST = "backbone + best head"  # one display name over all seeds and checkpoints, whichever head is best
+GREEDY = "greedy ensemble"
 MOST = 50  # rounds of greedy selection; it stops by itself long before
+T = TypeVar("T", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Member:
+    """One head on the states of one checkpoint.
+
+    head: its name in the recipe, "" for the head tuned with the backbone. epoch: of the checkpoint. fraction: the share
+    of the training set the head saw. head_epochs: after how many epochs of its training it was kept, None = the end.
+    """
+
+    head: str
+    seed: int
+    epoch: float
+    fraction: float = 1.0
+    head_epochs: float | None = None
+
+    @property
+    def kind(self) -> Literal["backbone", "head"]:
+        return "head" if self.head else "backbone"
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the head saw a share of the training set, or was kept before its training ended."""
+        return self.fraction < 1 or self.head_epochs is not None
+
+    @property
+    def name(self) -> str:
+        """The display name within a checkpoint: `pool`, `pool @ 30 %`, `pool, epoch 1`."""
+        share = f" @ {100 * self.fraction:g} %" if self.fraction < 1 else ""
+        epoch = "" if self.head_epochs is None else f", epoch {self.head_epochs:g}"
+        return f"{self.head or BACKBONE}{share}{epoch}"
+
+    @property
+    def label(self) -> str:
+        """The display name within a run."""
+        return f"{self.name} @ epoch {self.epoch:g}, seed {self.seed}"
+
+    def to_json(self) -> dict[str, Any]:
+        about: dict[str, Any] = {"head": self.head, "seed": self.seed, "epoch": self.epoch}
+        about |= {} if self.fraction == 1 else {"fraction": self.fraction}
+        return about | ({} if self.head_epochs is None else {"head_epochs": self.head_epochs})
+
+    @classmethod
+    def from_json(cls, table: Any) -> "Member":
+        if not isinstance(table, Mapping):
+            raise UserError("ensemble.members: not a list of tables")
+        known = {"head": str, "seed": int, "epoch": float, "fraction": float, "head_epochs": float}
+        wrong = [key for key, value in table.items() if key not in known or not _fits(value, known[key])]
+        wrong += [key for key in ("head", "seed", "epoch") if key not in table]
+        if wrong:
+            raise UserError(f"ensemble.members: the entry {dict(table)} is wrong or incomplete at {wrong[0]!r}")
+        return cls(**{key: known[key](value) for key, value in table.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Ensemble:
+    """Members that decide together. A single member is an ensemble of one.
+
+    weights: one per member, or none for equal weights. how: how probabilities are blended. chosen: "" for one member,
+    "pair" for the backbone and a head, "best" for the pair chosen on tune, "greedy" for the result of greedy selection,
+    "given" for one made by `bertvision ensemble`.
+    """
+
+    members: tuple[Member, ...]
+    weights: tuple[float, ...] = ()
+    how: How = "max"
+    chosen: Chosen = ""
+
+    def __post_init__(self) -> None:
+        if not self.members:
+            raise UserError("ensemble.members: there is none")
+        if self.how not in HOWS:
+            raise UserError(f"ensemble.how: {self.how!r} is none of {', '.join(HOWS)}")
+        if self.chosen not in get_args(Chosen):
+            raise UserError(f"ensemble.chosen: {self.chosen!r} is unknown")
+        if self.weights and (len(self.weights) != len(self.members) or not min(self.weights) > 0):
+            raise UserError(f"ensemble.weights: {list(self.weights)} do not fit {len(self.members)} members")
+
+    @classmethod
+    def of(cls, member: Member) -> "Ensemble":
+        return cls((member,))
+
+    @property
+    def is_single(self) -> bool:
+        return len(self.members) == 1 and not self.chosen
+
+    @property
+    def role(self) -> Literal["backbone", "head", "ensemble"]:
+        return self.members[0].kind if self.is_single else "ensemble"
+
+    @property
+    def cells(self) -> set[tuple[int, float]]:
+        """The (seed, epoch) of its members."""
+        return {(member.seed, member.epoch) for member in self.members}
+
+    @property
+    def name(self) -> str:
+        """The display name."""
+        names = {"best": BEST, "greedy": GREEDY, "given": f"ensemble ({self.how})"}
+        return names.get(self.chosen, self.parts)
+
+    @property
+    def parts(self) -> str:
+        """The display names of the members. Checkpoint and seed are added where they tell members apart."""
+        names = [one.name if len(self.cells) == 1 else one.label for one in self.members]
+        how = f", {self.how}" if self.chosen in ("pair", "best") and self.how != "max" else ""
+        return " + ".join(names) + how
+
+    def blend(self, logs: Sequence[Tensor]) -> Tensor:
+        """Log-probabilities of the members, of one shape (...,) -> the ensemble's, see `combine`."""
+        return combine(zip(logs, self.weights or [1.0] * len(self.members), strict=True), self.how)
+
+    def to_json(self) -> dict[str, Any]:
+        members = [member.to_json() for member in self.members]
+        return {"members": members, "weights": list(self.weights), "how": self.how, "chosen": self.chosen}
+
+    @classmethod
+    def from_json(cls, table: Any) -> "Ensemble":
+        """From what `to_json` gave; UserError for anything else."""
+        keys = {"members", "weights", "how", "chosen"}
+        if not isinstance(table, Mapping) or "members" not in table or not table.keys() <= keys:
+            raise UserError(f"ensemble: not a table with the keys {', '.join(sorted(keys))}")
+        members, weights = table["members"], table.get("weights", [])
+        if not isinstance(members, list) or not isinstance(weights, list) or not all(_fits(w, float) for w in weights):
+            raise UserError("ensemble: members and weights are not lists of tables and numbers")
+        found = tuple(map(Member.from_json, members))
+        return cls(found, tuple(map(float, weights)), table.get("how", "max"), table.get("chosen", ""))
+
+
+def _fits(value: Any, kind: type) -> bool:
+    """Whether a JSON value is of a type; a whole number is a float too, a boolean is no number."""
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, int | float) and math.isfinite(value) if kind is float else isinstance(value, kind)
 
 
 def combine(members: Iterable[tuple[Tensor, float]], how: How) -> Tensor:
-    """Members' log-probabilities of one shape (...,), each with its weight -> the ensemble's, fp32 and not normalised.
+    """Log-probabilities of one shape (...,), each with its weight -> the ensemble's, fp32 and not normalised.
 
-    max: the highest probability any member gives; its weight only says whether a member takes part.
-    mean: the weighted mean of the probabilities. product: the product of the probabilities, each to the power of its
-    weight, which with weights that sum to 1 is the geometric mean.
-    Takes one member at a time, so that no more than two need to be in memory.
+    max: the highest probability that any member gives; weights do not matter.
+    mean: the weighted mean of the probabilities.
+    product: the product of the probabilities, each to the power of its weight over the sum of the weights.
+    Takes one member at a time, so that no more than two are in memory.
     """
     joined: Tensor | None = None
     total = 0.0
@@ -44,30 +185,30 @@ JOIN: dict[How, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def greedy_selection(
-    candidates: Sequence[str], score: Callable[[dict[str, float]], float], *, repeats: bool = True
-) -> tuple[dict[str, float], float]:
-    """Forward selection with replacement: (weights, which sum to 1; their score on the set they are chosen on).
+    candidates: Sequence[T], score: Callable[[dict[T, float]], float], *, repeats: bool = True
+) -> tuple[dict[T, float], float]:
+    """Forward selection with replacement: (weights, which sum to 1; their score).
 
-    Begins with the best single candidate and adds, time and again, the one that helps most; ends when none helps. So
-    it is never worse there than the best single. score: weights -> what is to be high. repeats: whether a member can
-    be added again, which for a mean gives it more weight. Of equal candidates the first wins.
+    Begins with the best single candidate and adds the one that helps most, until none helps. So it is never worse, on
+    the set it is chosen on, than the best single. score: weights -> what is maximised. repeats: whether a candidate can
+    be added again, which gives it more weight. Of equal candidates the first wins.
     """
     if not candidates:
         raise ValueError("there is nothing to select from")
-    chosen: Counter[str] = Counter()
+    chosen: Counter[T] = Counter()
     best = -math.inf
     for _ in range(MOST):
-        open_to = [name for name in candidates if (repeats and chosen != Counter([name])) or name not in chosen]
-        found = [(score(_shares(chosen + Counter([name]))), name) for name in open_to]
+        open_to = [one for one in candidates if (repeats and chosen != Counter([one])) or one not in chosen]
+        found = [(score(_shares(chosen + Counter([one]))), one) for one in open_to]
         if not found:
             break
-        top, name = max(found, key=lambda pair: pair[0])
+        top, one = max(found, key=lambda pair: pair[0])
         if not top > best:
             break
         best = top
-        chosen[name] += 1
+        chosen[one] += 1
     return _shares(chosen), best
 
 
-def _shares(chosen: Counter[str]) -> dict[str, float]:
-    return {name: count / chosen.total() for name, count in chosen.items()}
+def _shares(chosen: Counter[T]) -> dict[T, float]:
+    return {one: count / chosen.total() for one, count in chosen.items()}

@@ -1,0 +1,114 @@
+"""Score rows: an ensemble at one threshold, with what it scored and what it costs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from bertvision.errors import UserError
+from bertvision.evaluate.ensemble import Ensemble, _fits
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What an ensemble takes; None where it was not measured.
+
+    parameters: those trained for it. total_parameters: those of the encoder and its heads. tuning_seconds,
+    head_seconds, train_seconds: training of the backbone, of the heads, of both. disk_bytes: what training changed.
+    infer_seconds: prediction of the test set.
+    """
+
+    parameters: int | None = None
+    total_parameters: int | None = None
+    tuning_seconds: float | None = None
+    head_seconds: float | None = None
+    train_seconds: float | None = None
+    disk_bytes: int | None = None
+    infer_seconds: float | None = None
+    ms_per_question: float | None = None
+
+    def to_json(self) -> dict[str, float]:
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {key: value for key, value in values.items() if value is not None}
+
+
+COSTS = tuple(one.name for one in fields(Cost))
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One row: an ensemble at one threshold on the test set.
+
+    metrics: the task's scores and counts. main: the metric that decides, and `tune` its value on the tune set. also:
+    metrics on a second reported set. note: a remark on the score. variant: of the study within a series.
+    """
+
+    ensemble: Ensemble
+    threshold: float
+    threshold_from: str
+    metrics: dict[str, float]
+    cost: Cost = Cost()
+    main: str = ""
+    tune: float | None = None
+    also: dict[str, float] = field(default_factory=dict)
+    note: str = ""
+    variant: str = ""
+
+    @property
+    def seed(self) -> int:
+        """The lowest of its members."""
+        return min(member.seed for member in self.ensemble.members)
+
+    @property
+    def epoch(self) -> float:
+        """The latest checkpoint of its members."""
+        return max(member.epoch for member in self.ensemble.members)
+
+    @property
+    def cell(self) -> tuple[int, float]:
+        return self.seed, self.epoch
+
+    @property
+    def name(self) -> str:
+        return self.ensemble.name
+
+    def to_json(self) -> dict[str, Any]:
+        """A flat row, as in metrics.json."""
+        ensemble = self.ensemble
+        row: dict[str, Any] = {"variant": self.variant} if self.variant else {}
+        row |= {"seed": self.seed, "checkpoint": self.epoch, "member": ensemble.name, "role": ensemble.role}
+        if ensemble.is_single:
+            one = ensemble.members[0]
+            row |= {} if one.fraction == 1 else {"fraction": one.fraction}
+            row |= {} if one.head_epochs is None else {"head_epochs": one.head_epochs}
+        else:
+            row |= {"parts": ensemble.parts, "how": ensemble.how}
+        row |= {"threshold": self.threshold, "threshold_from": self.threshold_from, **self.metrics}
+        row |= {"note": self.note} if self.note else {}
+        row |= self.cost.to_json()
+        row |= {} if self.tune is None else {f"tune_{self.main}": self.tune}
+        row |= {f"also_{key}": value for key, value in self.also.items()}
+        return row | {"ensemble": ensemble.to_json()}
+
+    @classmethod
+    def from_json(cls, row: Any, where: str) -> "Score":
+        """From what `to_json` gave; UserError, which begins with `where`, for anything else."""
+        if not isinstance(row, Mapping) or "ensemble" not in row:
+            raise UserError(f"{where}: a row without its ensemble; delete the file and run `bertvision study` again")
+        shown = {"seed", "checkpoint", "member", "role", "parts", "how", "fraction", "head_epochs", "ensemble"}
+        texts = {key: row.get(key, "") for key in ("threshold_from", "note", "variant")}
+        numbers = {key: value for key, value in row.items() if key not in shown and key not in texts}
+        wrong = [key for key, value in texts.items() if not isinstance(value, str)]
+        wrong += [key for key, value in numbers.items() if not _fits(value, float)]
+        wrong += [] if "threshold" in numbers else ["threshold"]
+        if wrong:
+            raise UserError(f"{where}: {wrong[0]}: {row.get(wrong[0])!r} does not belong there")
+        try:
+            ensemble = Ensemble.from_json(row["ensemble"])
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+        threshold = float(numbers.pop("threshold"))
+        cost = Cost(**{key: numbers.pop(key) for key in COSTS if key in numbers})
+        tuned = [(key.removeprefix("tune_"), numbers.pop(key)) for key in [*numbers] if key.startswith("tune_")]
+        also = {key.removeprefix("also_"): numbers.pop(key) for key in [*numbers] if key.startswith("also_")}
+        main, tune = tuned[0] if tuned else ("", None)
+        return cls(ensemble, threshold, texts.pop("threshold_from"), numbers, cost, main, tune, also, **texts)

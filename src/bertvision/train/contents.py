@@ -1,0 +1,203 @@
+"""The contents of a run, read leniently for a report: what is damaged is left out and named."""
+
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bertvision import toml
+from bertvision.errors import UserError
+from bertvision.evaluate.score import Score
+from bertvision.files import read_json
+
+Plain = Mapping[str, Any]
+NUMBER = (int, float)
+# A shape is a type or several, [shape] for a list of such, {key: shape} for a table whose other keys hold anything.
+COMPARISON = {"member": str, "variant": str, "seeds": [int], **dict.fromkeys(("checkpoint", "low", "high"), NUMBER)}
+RECIPE = {
+    "seeds": [int],
+    "backbone": {"name": str},
+    "data": {},
+    "finetune": {"epochs": NUMBER, "checkpoints": [NUMBER]},
+    "bank": {"fractions": [NUMBER]},
+    "heads": [{}],
+    "paper": [{}],
+    "variants": [{}],
+}
+FACTS = {"peak": {"memory_gib": NUMBER}, "constant": {"says": str}, "dropped": [{}], "variants": {}, "paper": [{}]}
+NAMED = 3  # places that a sentence names
+NOTHING = object()
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A run, finished or not. is_run: whether the directory is one.
+
+    scores: rows of metrics.json (of the seeds' own files where that has none), then the greedy ensembles'. comparisons:
+    differences to the backbone, the greedy ensembles' included. recipe: parsed but not checked. ensemble: rows of
+    ensemble.json. variants: the runs within it. problems: one sentence for each thing that is damaged or missing.
+    """
+
+    path: Path
+    is_run: bool = False
+    scores: list[Score] = field(default_factory=list)
+    comparisons: list[Plain] = field(default_factory=list)
+    recipe: Plain = field(default_factory=dict)
+    recipe_text: str = ""
+    facts: Plain = field(default_factory=dict)
+    analysis: Plain = field(default_factory=dict)
+    ensemble: list[Score] = field(default_factory=list)
+    variants: dict[str, "Contents"] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def greedy(self) -> list[Score]:
+        return [row for row in self.scores if row.ensemble.chosen == "greedy"]
+
+
+def read_contents(path: Path) -> Contents:
+    """The files of a run, as far as they are there and sound."""
+    problems: list[str] = []
+    text, recipe = _recipe(path / "recipe.toml", problems)
+    facts = _read(path / "study.json", FACTS, problems) or {}
+    is_run = text is not None or any((path / name).is_file() for name in ("metrics.json", "study.json"))
+    if text is None and is_run:
+        problems.insert(0, "recipe.toml is missing: what was asked for is unknown.")
+    if is_run and not (path / "study.json").is_file():
+        problems.append("study.json is missing: versions, machine and command are unknown.")
+    scores = _rows(path / "metrics.json", lambda found: found, problems)
+    if not scores:
+        files = sorted(path.glob("seed-*/scores-*.json"))
+        found = [row for file in files for row in _rows(file, lambda found: found, problems)]
+        scores = [row for row in found if row.seed in recipe.get("seeds", [row.seed])]
+        if scores:
+            problems.append("metrics.json has no scores: they are those of seed-N/scores-E.json.")
+    cells = {row.cell for row in scores}
+    scores += [row for row in _rows(path / "greedy.json", _chosen, problems) if row.cell in cells]
+    shape = {"comparisons": [COMPARISON]}
+    compared = [_read(path / name, shape, problems) or {} for name in ("comparisons.json", "greedy.json")]
+    contents = Contents(
+        path,
+        is_run or bool(scores),
+        scores,
+        [one for table in compared for one in table.get("comparisons", [])],
+        recipe,
+        text or "",
+        facts,
+        _read(path / "analysis.json", {}, problems) or {},
+        _rows(path / "ensemble.json", lambda found: found.get("test", []), problems),
+        {},
+        list(dict.fromkeys(problems)),
+    )
+    return replace(contents, variants=_variants(contents))
+
+
+def _variants(whole: Contents) -> dict[str, Contents]:
+    """The runs of variants: from directories of their own, or where these have no scores, from the common files."""
+    tables = {str(table.get("name")): table for table in whole.recipe.get("variants", [])}
+    places = whole.facts.get("variants", {})
+    names = dict.fromkeys([*tables, *places, *(row.variant for row in whole.scores if row.variant)])
+    common = {key: value for key, value in whole.recipe.items() if key != "variants"}
+    found = {}
+    for name in names:
+        own = whole.path / str(places.get(name, name))
+        inside = own.is_dir() and own.resolve().parent == whole.path.resolve()  # a name may not lead elsewhere
+        one = read_contents(own) if inside else Contents(own)
+        rows = one.scores or [replace(row, variant="") for row in whole.scores if row.variant == name]
+        compared = one.comparisons or [entry for entry in whole.comparisons if entry.get("variant") == name]
+        recipe = one.recipe or toml.merged(common, tables.get(name, {}))
+        found[name] = replace(one, scores=rows, comparisons=compared, recipe=recipe)
+    return found
+
+
+def _chosen(found: Any) -> list[Any]:
+    return [row for one in found.get("ensembles", []) for row in one.get("test", [])]
+
+
+def _rows(path: Path, pick: Callable[[Any], Any], problems: list[str]) -> list[Score]:
+    """The sound score rows of a file, as `pick` finds them in its JSON."""
+    if not path.is_file():
+        return []
+    try:
+        rows = pick(read_json(path))
+        if not isinstance(rows, list):
+            raise UserError(f"{path}: it holds no list of score rows")
+    except (UserError, AttributeError, TypeError) as error:
+        reason = str(error).removeprefix(f"{path}: ") if isinstance(error, UserError) else "it holds no score rows"
+        problems.append(f"{path.name} is left out: {reason}.")
+        return []
+    found, lost = [], []
+    for number, row in enumerate(rows):
+        try:
+            found.append(Score.from_json(row, f"[{number}]"))
+        except UserError as error:
+            lost.append(str(error))
+    if lost:
+        problems.append(f"{path.name} is left out where rows are damaged: {_first(lost)}.")
+    return found
+
+
+def _first(lost: list[str]) -> str:
+    more = f" and {len(lost) - NAMED} more" if len(lost) > NAMED else ""
+    return ", ".join(lost[:NAMED]) + more
+
+
+def _sound(value: Any, shape: Any, where: str, lost: list[str]) -> Any:
+    """`value` without the parts that are not of the shape, whose places are added to `lost`. NOTHING if nothing is
+    left. A null counts as absent."""
+    if value is None:
+        return NOTHING
+    if isinstance(shape, list) and isinstance(value, list):
+        parts = [_sound(part, shape[0], f"{where}[{number}]", lost) for number, part in enumerate(value)]
+        return [part for part in parts if part is not NOTHING]
+    if isinstance(shape, dict) and isinstance(value, dict):
+        found = {
+            key: _sound(part, shape[key], f"{where}.{key}".lstrip("."), lost) if key in shape else part
+            for key, part in value.items()
+        }
+        return {key: part for key, part in found.items() if part is not NOTHING}
+    if not isinstance(shape, list | dict) and isinstance(value, shape):
+        return value
+    lost.append(where)
+    return NOTHING
+
+
+def _kept(name: str, value: Any, shape: Any, problems: list[str]) -> Any:
+    """The sound part of what a file holds, or None."""
+    lost: list[str] = []
+    found = _sound(value, shape, "", lost)
+    if found is NOTHING:
+        problems.append(f"{name} is left out: it holds no table.")
+        return None
+    if lost:
+        problems.append(f"{name} is left out where it does not hold what belongs there: {_first(lost)}.")
+    return found
+
+
+def _read(path: Path, shape: Any, problems: list[str]) -> Any:
+    """The sound part of a JSON file; None if there is none."""
+    if not path.is_file():
+        return None
+    try:
+        value = read_json(path)
+    except UserError as error:
+        problems.append(f"{path.name} is left out: {str(error).removeprefix(f'{path}: ')}.")
+        return None
+    return _kept(path.name, value, shape, problems)
+
+
+def _recipe(path: Path, problems: list[str]) -> tuple[str | None, Plain]:
+    """The text of a recipe, None where there is none, and the sound part of it."""
+    if not path.is_file():
+        return None, {}
+    try:
+        text = path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        problems.append(f"recipe.toml is not UTF-8 text ({error}): what was asked for is unknown.")
+        return "", {}
+    try:
+        return text, _kept(path.name, tomllib.loads(text), RECIPE, problems)
+    except tomllib.TOMLDecodeError as error:
+        problems.append(f"recipe.toml is not TOML ({error}): what was asked for is unknown.")
+        return text, {}

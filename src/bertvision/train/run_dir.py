@@ -1,0 +1,264 @@
+"""The directory of a run: paths, score rows, facts, digests. No other code knows how a run lies on disk.
+
+RUN/ recipe.toml, study.json (facts), log.jsonl, metrics.json (all score rows), comparisons.json, greedy.json,
+ensemble.json, analysis.json, report.*, reader/, states/, search/; per seed: seed-N/ checkpoint-E/,
+heads-E.safetensors, heads-E@K.safetensors, predictions/E/SPLIT/ (ENSEMBLE.json, logits.safetensors), scores-E.json,
+sets-E.json. A run with variants holds a run for each: RUN/VARIANT/.
+"""
+
+import hashlib
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bertvision.errors import UserError
+from bertvision.evaluate.ensemble import Ensemble
+from bertvision.evaluate.score import Cost, Score
+from bertvision.files import read_json, write_json
+from bertvision.recipe import Recipe, load_recipe, reached
+from bertvision.train.contents import Contents, read_contents
+from bertvision.train.record import environment, now, peak_memory
+
+__all__ = ["Contents", "Cost", "RunDir", "Score", "file_name"]
+Cell = tuple[int, float]  # seed, epoch of the checkpoint
+
+
+def file_name(name: str) -> str:
+    """A display name as a file name: `backbone + pool` -> `backbone+pool`."""
+    return re.sub(r"[^\w=+.#-]+", "-", name.replace(" + ", "+"))
+
+
+class RunDir:
+    """The files of a run. Nothing is read before it is asked for. recipe: what recipe.toml is going to hold."""
+
+    def __init__(self, path: Path, recipe: Recipe | None = None) -> None:
+        self.path, self._recipe = path, recipe
+
+    @classmethod
+    def open(cls, path: Path, *, variants: bool = True) -> "RunDir":
+        """An existing run. variants: whether it may be one that holds a run for each variant."""
+        run = cls(path)
+        if not run.recipe_file.is_file():
+            hint = "`bertvision study RECIPE` makes one"
+            raise UserError(f"{path}: not the directory of a run (no recipe.toml); {hint}")
+        if not variants and (found := run.variants()):
+            names = ", ".join(str(one.path) for one in found.values())
+            raise UserError(f"{path}: holds a run for each variant; name one of them: {names}")
+        return run
+
+    @property
+    def recipe_file(self) -> Path:
+        return self.path / "recipe.toml"
+
+    @property
+    def facts_file(self) -> Path:
+        return self.path / "study.json"
+
+    @property
+    def log_file(self) -> Path:
+        return self.path / "log.jsonl"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.json"
+
+    @property
+    def comparisons_file(self) -> Path:
+        return self.path / "comparisons.json"
+
+    @property
+    def greedy_file(self) -> Path:
+        return self.path / "greedy.json"
+
+    @property
+    def ensemble_file(self) -> Path:
+        return self.path / "ensemble.json"
+
+    @property
+    def analysis_file(self) -> Path:
+        return self.path / "analysis.json"
+
+    @property
+    def reader(self) -> Path:
+        return self.path / "reader"
+
+    @property
+    def states(self) -> Path:
+        """Stores that `bertvision tap` left."""
+        return self.path / "states"
+
+    @property
+    def search(self) -> Path:
+        return self.path / "search"
+
+    def report(self, name: str) -> Path:
+        """A file of the report, such as `report.html`."""
+        return self.path / name
+
+    def seed(self, seed: int) -> Path:
+        return self.path / f"seed-{seed}"
+
+    def checkpoint(self, seed: int, epoch: float) -> Path:
+        return self.seed(seed) / f"checkpoint-{epoch:g}"
+
+    def bank(self, seed: int, epoch: float, head_epochs: float | None = None) -> Path:
+        """The bank of a checkpoint, at its end or after some epochs of its training."""
+        age = "" if head_epochs is None else f"@{head_epochs:g}"
+        return self.seed(seed) / f"heads-{epoch:g}{age}.safetensors"
+
+    def banks(self, seed: int, epoch: float) -> dict[float | None, Path]:
+        """{head_epochs: bank} of those that exist: at the end (None), then in the order of epochs."""
+        bank = self.recipe().bank
+        ages = [None, *sorted(age for age in bank.checkpoints if age < bank.epochs)]
+        paths = {age: self.bank(seed, epoch, age) for age in ages}
+        return {age: path for age, path in paths.items() if path.is_file()}
+
+    def predictions(self, seed: int, epoch: float, split: str) -> Path:
+        """The directory of the predictions for a split."""
+        return self.seed(seed) / "predictions" / f"{epoch:g}" / split
+
+    def predictions_file(self, ensemble: Ensemble, split: str) -> Path:
+        """The predictions of a single member, or of a pair, for a split."""
+        member = ensemble.members[0]
+        return self.predictions(member.seed, member.epoch, split) / f"{file_name(ensemble.parts)}.json"
+
+    def logits_file(self, seed: int, epoch: float, split: str) -> Path:
+        """The log-probabilities of the members, by name."""
+        return self.predictions(seed, epoch, split) / "logits.safetensors"
+
+    def scores_file(self, seed: int, epoch: float) -> Path:
+        return self.seed(seed) / f"scores-{epoch:g}.json"
+
+    def sets_file(self, seed: int, epoch: float) -> Path:
+        """Digests of the sets that a checkpoint was scored on."""
+        return self.seed(seed) / f"sets-{epoch:g}.json"
+
+    def recipe(self) -> Recipe:
+        if self._recipe is None:
+            self._recipe = load_recipe(self.recipe_file)
+        return self._recipe
+
+    @property
+    def epochs(self) -> list[float]:
+        """Those of the checkpoints that the recipe asks for."""
+        tuning = self.recipe().finetune
+        return reached(tuning.epochs, tuning.checkpoints)
+
+    def variants(self) -> dict[str, "RunDir"]:
+        """{name: run} of a recipe with variants."""
+        names = [str(variant["name"]) for variant in self.recipe().variants]
+        return {name: RunDir(self.path / file_name(name)) for name in names}
+
+    def facts(self) -> dict[str, Any]:
+        """What is known about the run: versions, machine, data, times, memory."""
+        return read_json(self.facts_file, "study file") if self.facts_file.is_file() else {}
+
+    def add_facts(self, **values: Any) -> None:
+        """Adds facts; a value of None removes one."""
+        known = (self.facts() or environment()) | values
+        write_json(self.facts_file, {key: value for key, value in known.items() if value is not None})
+
+    @property
+    def peak(self) -> float:
+        """The most memory that a process of the run held, in GiB."""
+        return float(self.facts().get("peak", {}).get("memory_gib", 0.0))
+
+    def note_peak(self, others: float = 0.0) -> None:
+        """Notes the peak memory of this process, or of `others`, if it is higher than what is known."""
+        most = max(self.peak, peak_memory(), others)
+        if most > self.peak:
+            self.add_facts(peak={"memory_gib": most})
+
+    def finish(self) -> None:
+        """Notes that everything is done."""
+        self.note_peak()
+        self.add_facts(finished=now())
+
+    def scored(self) -> list[Cell]:
+        """The (seed, epoch) of the recipe that have scores."""
+        cells = [(seed, epoch) for seed in self.recipe().seeds for epoch in self.epochs]
+        return [cell for cell in cells if self.scores_file(*cell).is_file()]
+
+    def cell(self, epoch: float | None = None, seed: int | None = None) -> Cell:
+        """A scored (seed, epoch): the first seed of the recipe and the last epoch that has scores, unless named."""
+        done = self.scored()
+        fitting = [(s, e) for s, e in done if seed in (None, s) and epoch in (None, e)]
+        if not fitting:
+            there = ", ".join(f"seed {s} epoch {e:g}" for s, e in done) or "nothing yet; `bertvision study` goes on"
+            raise UserError(f"{self.path}: no scores of that seed and checkpoint; there is: {there}")
+        return fitting[0][0], max(e for s, e in fitting if s == fitting[0][0])
+
+    def scores(self) -> list[Score]:
+        """All score rows, the greedy ensembles' last."""
+        return [*self.rows(), *self.greedy()]
+
+    def rows(self, cell: Cell | None = None) -> list[Score]:
+        """The score rows of one cell or of all. For a run with variants: those of all variants."""
+        if variants := self.variants():
+            begun = {name: run for name, run in variants.items() if run.recipe_file.is_file()}
+            return [replace(row, variant=name) for name, run in begun.items() for row in run.rows()]
+        rows: list[Score] = []
+        for one in [cell] if cell else self.scored():
+            rows += read_rows(read_json(self.scores_file(*one), "scores file"), str(self.scores_file(*one)))
+        return rows
+
+    def greedy(self) -> list[Score]:
+        """The score rows of the greedy ensembles of cells that have scores."""
+        rows = self._described(self.greedy_file, "ensembles")  # a run with variants has none of its own
+        return [row for row in rows if row.cell in self.scored()]
+
+    def ensemble(self) -> list[Score]:
+        """The score rows of the ensemble that `bertvision ensemble` made last."""
+        return self._described(self.ensemble_file)
+
+    def _described(self, path: Path, key: str = "") -> list[Score]:
+        """Rows of a file that describes ensembles; none if there is no such file."""
+        if not path.is_file():
+            return []
+        found = read_json(path, "file of ensembles")
+        tables = found.get(key) if key and isinstance(found, dict) else [found]
+        if not isinstance(tables, list) or not all(isinstance(one, dict) for one in tables):
+            raise UserError(f"{path}: not a file of ensembles; delete it to have it made again")
+        return [row for one in tables for row in read_rows(one.get("test"), str(path))]
+
+    def comparisons(self) -> list[dict[str, Any]]:
+        """Differences to the backbone with their intervals."""
+        return read_json(self.comparisons_file, "file of comparisons")["comparisons"]
+
+    def analysis(self) -> dict[str, Any]:
+        return read_json(self.analysis_file, "analysis")
+
+    def write_metrics(self) -> list[Score]:
+        """Writes metrics.json anew from the rows of all cells."""
+        rows = self.rows()
+        write_json(self.metrics_file, [row.to_json() for row in rows])
+        return rows
+
+    def contents(self) -> Contents:
+        """Everything there is, whole or half finished; what is damaged is left out and named in `problems`."""
+        return read_contents(self.path)
+
+    def digest(self, *, epoch: float | None = None, choices: bool = False) -> str:
+        """Of the score files, of all checkpoints or of one; with `choices`, of greedy.json and ensemble.json too."""
+        paths = [self.scores_file(*cell) for cell in self.scored() if epoch in (None, cell[1])]
+        paths += [path for path in (self.greedy_file, self.ensemble_file) if choices and path.is_file()]
+        found = hashlib.sha256()
+        for path in paths:
+            found.update(f"{path.relative_to(self.path)}\n".encode() + path.read_bytes())
+        return found.hexdigest()
+
+    def is_current(self, derived: Path, *, choices: bool = False) -> bool:
+        """Whether a JSON file is whole and says that it was made from the scores there are now."""
+        try:
+            found = read_json(derived)
+        except UserError:
+            return False
+        return isinstance(found, dict) and found.get("made_from") == self.digest(choices=choices)
+
+
+def read_rows(rows: Any, where: str) -> list[Score]:
+    """Score rows of a JSON file, strictly."""
+    if not isinstance(rows, list):
+        raise UserError(f"{where}: not a list of score rows; delete it and run `bertvision study` again")
+    return [Score.from_json(row, where) for row in rows]
