@@ -9,7 +9,7 @@ import torch
 
 from bertvision import States
 from bertvision.cli import app
-from bertvision.heads import REGISTRY, build_head
+from bertvision.heads import HEADS, build_head
 from real import has
 from runs import bertvision, encoder
 
@@ -77,17 +77,17 @@ def test_the_files_it_points_to_are_there():
 def test_the_python_in_it_runs():
     """Each piece by itself; a head that it registers can be built and used, and is taken out again."""
     pieces = [text for kind, text in BLOCKS if kind == "python" and ('"pocket"' not in text or has("marco"))]
-    known = set(REGISTRY)
+    known = set(HEADS)
     try:
         for piece in pieces:
             exec(compile(piece.replace('"minilm"', repr(encoder())), "README.md", "exec"), {"__name__": "readme"})
-        for kind in set(REGISTRY) - known:
+        for kind in set(HEADS) - known:
             head = build_head({"kind": kind}, layers=4, width=8, task="spans")
             logits = head(States(torch.zeros(2, 4, 5, 8), torch.ones(2, 5, dtype=torch.bool)))
             assert logits.shape == (2, 5, 2)
     finally:
-        for kind in set(REGISTRY) - known:
-            del REGISTRY[kind]
+        for kind in set(HEADS) - known:
+            del HEADS[kind]
     assert pieces
 
 

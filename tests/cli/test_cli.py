@@ -20,7 +20,7 @@ from bertvision.cli import app, data_app, main
 from bertvision.cli.printing import print_table
 from bertvision.data.sources import fetch_official
 from bertvision.evaluate.ensemble import GREEDY
-from bertvision.heads import REGISTRY
+from bertvision.heads import HEADS
 from bertvision.report.terminal import download_bar
 from runs import Command, Done, bertvision, encoder, questions, tiny_recipe
 
@@ -171,7 +171,7 @@ def test_params(words, key, value, tmp_path):
 
 def test_heads(tmp_path):
     entries = answer("heads", cwd=tmp_path)
-    assert [entry["kind"] for entry in entries] == sorted(REGISTRY)
+    assert [entry["kind"] for entry in entries] == sorted(HEADS)
     for words in ([], ["--task", "labels", "--outputs", "3"], ["--backbone", "bert-large-uncased"]):
         done = bertvision("heads", *words, cwd=tmp_path)
         assert done.code == 0 and done.err == ""

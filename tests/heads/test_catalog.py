@@ -2,13 +2,13 @@
 
 import json
 
-from bertvision.heads import REGISTRY, build_head
+from bertvision.heads import HEADS, build_head
 from bertvision.heads.catalog import catalog
 
 
 def test_one_complete_entry_per_kind() -> None:
     entries = catalog(13, 768, "labels", 3)
-    assert [entry["kind"] for entry in entries] == sorted(REGISTRY)
+    assert [entry["kind"] for entry in entries] == sorted(HEADS)
     for entry in entries:
         assert "logit" in entry["summary"] and "\n" not in entry["summary"]
         assert "Parameters:" in entry["description"] or "Parameters," in entry["description"]

@@ -38,7 +38,7 @@ def close(actual: Tensor, expected: Tensor) -> None:
 def test_pool(states: States) -> None:
     head = build({"kind": "pool"})
     mixed = sum(share * states.layers[:, layer] for layer, share in enumerate(head.pool.weights.softmax(0)))
-    close(head(states), head.readout(head.pool.gamma * mixed))
+    close(head.logits(states), head.readout(head.pool.gamma * mixed))
     mean = build({"kind": "pool", "weights": "mean"})
     close(mean(states), mean.readout(states.layers.mean(dim=1)))
 
@@ -55,7 +55,7 @@ def test_compress(states: States, shared: bool, extras: tuple[str, ...]) -> None
         features.append(states.layers[:, -1])
     if "beside" in extras:
         features.append(head.pool(states.layers))
-    close(head(states), head.readout(torch.cat(features, dim=-1)))
+    close(head.logits(states), head.readout(torch.cat(features, dim=-1)))
 
 
 def test_compress_over_all_tokens_averages_features_of_real_tokens(states: States) -> None:
@@ -64,7 +64,7 @@ def test_compress_over_all_tokens_averages_features_of_real_tokens(states: State
         layers = states.layers[index, :, :length]  # (L, n, H)
         squeezed = gelu(linear(layers, head.squeeze.weight[0], head.squeeze.bias[0, 0])).mean(dim=1).flatten()
         features = torch.cat([squeezed, layers[-1].mean(dim=0)])
-        close(head(states)[index], head.readout(features))
+        close(head.logits(states)[index], head.readout(features))
 
 
 @pytest.mark.parametrize("form", ["row", "grid"])
@@ -82,7 +82,7 @@ def test_parallel_convolutions(states: States, form: str) -> None:
             maps.append(conv2d(padded, kernel, bias, stride=(1, 4 * apart), dilation=(1, apart)))
         found.append(gelu(torch.cat(maps, dim=1)).permute(0, 2, 3, 1).flatten(2))
     expected = head.readout(gelu(head.trunk.dense(torch.cat(found, dim=-1))))
-    close(head(states)[states.mask], expected[states.mask])
+    close(head.logits(states)[states.mask], expected[states.mask])
 
 
 def test_attend_weighted_dot_and_bilinear(states: States) -> None:
@@ -95,7 +95,7 @@ def test_attend_weighted_dot_and_bilinear(states: States) -> None:
                 keys = states.layers if form == "dot" else states.layers @ head.maps[output].T  # M h
                 weights = (keys @ query).softmax(dim=1)  # (B, L, S)
             merged = (weights.unsqueeze(-1) * states.layers).sum(dim=1)  # (B, S, H)
-            close(head(states)[..., output], merged @ query)
+            close(head.logits(states)[..., output], merged @ query)
 
 
 def test_bilinear_starts_as_dot_attention(states: States) -> None:
@@ -115,7 +115,7 @@ def test_attend_encoder_is_a_transformer_block(states: States) -> None:
         attended = scaled_dot_product_attention(*parts).transpose(1, 2).flatten(2).squeeze(1)  # (B * S, H)
         x = block.norm(query + block.out(attended))
         merged = block.out_norm(x + block.feed_forward(x))
-        close(head(states)[..., output], (merged @ query).view(3, S))
+        close(head.logits(states)[..., output], (merged @ query).view(3, S))
 
 
 @pytest.mark.parametrize("context", [True, False])
@@ -132,7 +132,7 @@ def test_cacnn_convolves_each_example_with_its_own_filters(states: States, conte
             parts = nn.functional.adaptive_avg_pool1d(maps, made * size)  # (H, G * k)
             filters = parts.view(H, made, size).transpose(0, 1)
         found = gelu(conv1d(sequence, filters / math.sqrt(size * H), padding=size // 2))  # (G, n)
-        close(head(states)[index, :length], head.readout(torch.cat([sequence, found]).T))
+        close(head.logits(states)[index, :length], head.readout(torch.cat([sequence, found]).T))
 
 
 @settings(max_examples=50, deadline=None)
@@ -169,6 +169,6 @@ def test_captured_graph_takes_any_batch(states: States, spec: dict) -> None:
     batch, tokens = torch.export.Dim("batch"), torch.export.Dim("tokens", min=2)
     shapes = {"layers": {0: batch, 2: tokens}, "mask": {0: batch, 1: tokens}}
     graph = torch.export.export(Wrapped(head), (states.layers, states.mask), dynamic_shapes=shapes).module()
-    close(graph(states.layers, states.mask)[states.mask], head(states)[states.mask])
+    close(graph(states.layers, states.mask)[states.mask], head.logits(states)[states.mask])
     other = States(torch.randn(5, L, 9, H), torch.ones(5, 9, dtype=torch.bool))
     close(graph(other.layers, other.mask), head(other))

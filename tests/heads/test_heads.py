@@ -169,7 +169,7 @@ def real(logits: Tensor, states: States, task: str) -> Tensor:
 def test_shape_and_exact_size(spec: dict, task: str, parameters: int) -> None:
     head, states = build(spec, task), make_states()
     wanted = (*states.mask.shape, 2) if task == "spans" else (len(states.mask), OUTPUTS[task])
-    assert head(states).shape == wanted
+    assert head.logits(states).shape == wanted
     assert head.parameter_count() == parameters
     assert all(parameter.requires_grad for parameter in head.parameters())
 
@@ -179,25 +179,27 @@ def test_shape_and_exact_size(spec: dict, task: str, parameters: int) -> None:
 def test_padding_never_changes_a_result(spec: dict, task: str, parameters: int, garbage: float) -> None:
     head, states = build(spec, task), make_states()
     padded = pad_states(states, 9, garbage)
-    torch.testing.assert_close(real(head(padded), padded, task), real(head(states), states, task), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        real(head.logits(padded), padded, task), real(head.logits(states), states, task), atol=1e-5, rtol=1e-5
+    )
 
 
 @every_head
 def test_an_example_does_not_depend_on_its_batch(spec: dict, task: str, parameters: int) -> None:
     head, states = build(spec, task), make_states()
-    together = head(states)
+    together = head.logits(states)
     for index, length in enumerate(LENGTHS):
         alone = States(states.layers[index : index + 1, :, :length], states.mask[index : index + 1, :length])
         expected = together[index : index + 1, :length] if task == "spans" else together[index : index + 1]
-        torch.testing.assert_close(head(alone), expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(head.logits(alone), expected, atol=1e-5, rtol=1e-5)
 
 
 @every_head
 def test_slices_change_nothing(spec: dict, task: str, parameters: int, monkeypatch: pytest.MonkeyPatch) -> None:
     head, states = build(spec, task), make_states()
-    whole = head(states)
+    whole = head.logits(states)
     monkeypatch.setattr(slices, "CACHE", 1)
-    torch.testing.assert_close(head(states), whole, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(head.logits(states), whole, atol=1e-5, rtol=1e-5)
 
 
 @every_head
@@ -205,7 +207,7 @@ def test_survives_a_round_trip(spec: dict, task: str, parameters: int, tmp_path)
     head, other, states = build(spec, task, seed=0), build(spec, task, seed=1), make_states()
     save_file(head.state_dict(), tmp_path / "head.safetensors")
     other.load_state_dict(load_file(tmp_path / "head.safetensors"))
-    assert torch.equal(head(states), other(states))
+    assert torch.equal(head.logits(states), other.logits(states))
 
 
 @every_head
@@ -214,9 +216,9 @@ def test_reads_no_more_than_it_says(spec: dict, task: str, parameters: int) -> N
     layers, mask = states.layers, states.mask
     if head.reads == "last":
         layers = layers[:, -1:]
-    if task != "spans" and head.column:
+    if head.positions == "cls":
         layers, mask = layers[:, :, :1], mask[:, :1]
-    torch.testing.assert_close(head(States(layers, mask)), head(states), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(head.logits(States(layers, mask)), head.logits(states), atol=1e-6, rtol=1e-6)
 
 
 @every_head
@@ -224,19 +226,19 @@ def test_gradient_reaches_every_parameter_and_only_real_states(spec: dict, task:
     head, states = build(spec, task), make_states()
     layers = states.layers.clone().requires_grad_()
     joint = States(layers, states.mask)
-    real(head(joint), joint, task).square().sum().backward()
+    real(head.logits(joint), joint, task).square().sum().backward()
     dead = [name for name, p in head.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
     assert not dead
     assert layers.grad is not None and layers.grad.isfinite().all()
     touched = layers.grad.abs().sum(dim=(1, 3))  # (B, S)
     assert (touched[:, 0] > 0).all()
     assert (touched[~states.mask] == 0).all()
-    if task == "spans" or not head.column:
+    if head.positions == "all":
         assert (touched[states.mask] > 0).all()
 
     on_its_own = copy.deepcopy(head)
     on_its_own.zero_grad()
-    real(on_its_own(joint.detach()), joint, task).square().sum().backward()
+    real(on_its_own.logits(joint.detach()), joint, task).square().sum().backward()
     for (name, joined), alone in zip(head.named_parameters(), on_its_own.parameters()):
         torch.testing.assert_close(alone.grad, joined.grad, atol=1e-4, rtol=1e-4, msg=name)
 
@@ -249,7 +251,7 @@ def test_overfits_eight_examples(spec: dict, task: str, parameters: int) -> None
     classes, scores = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1]), torch.linspace(-1, 1, 8)
 
     def loss() -> Tensor:
-        logits = head(states)
+        logits = head.logits(states)
         if task == "spans":
             logits = logits.masked_fill(~states.mask.unsqueeze(-1), -torch.inf)
             return (cross_entropy(logits[..., 0], start) + cross_entropy(logits[..., 1], end)) / 2
@@ -289,15 +291,15 @@ def test_layer_weights_find_the_layer_that_matters(spec: dict) -> None:
         states = make_states([1] * 64, seed=step)  # noise, always new: nothing in it can be learned by heart
         states.layers[:, 1, 0, :CLASSES] += 4 * torch.eye(CLASSES)[target]  # only the middle layer knows
         optimizer.zero_grad()
-        cross_entropy(head(states), target).backward()
+        cross_entropy(head.logits(states), target).backward()
         optimizer.step()
     assert head.layer_weights().argmax() == 1
 
 
 def test_dropout_acts_in_training_only() -> None:
     head, states = build({"kind": "conv", "dropout": 0.5}, "spans"), make_states()
-    assert not torch.equal(head(states), head(states))
+    assert not torch.equal(head.logits(states), head.logits(states))
     head.eval()
     plain = build({"kind": "conv"}, "spans").eval()
-    assert torch.equal(head(states), head(states))
-    assert torch.equal(head(states), plain(states))
+    assert torch.equal(head.logits(states), head.logits(states))
+    assert torch.equal(head.logits(states), plain.logits(states))

@@ -65,6 +65,6 @@ def test_xception_on_the_cls_column_comes_near_the_published_sizes(spec: dict, p
 def test_full_xception_runs() -> None:
     head = build_head({"kind": "conv", "form": "xception", "depth": "full"}, layers=2, width=64, task="score")
     states = States(torch.randn(2, 2, 1, 64), torch.ones(2, 1, dtype=torch.bool))
-    logits = head(states)
+    logits = head.logits(states)
     assert logits.shape == (2, 1)
     assert logits.isfinite().all()

@@ -143,7 +143,7 @@ def test_ensembles_of_labels(how, joined, own, tokenizer):
     batch = collate(task.load(own, tokenizer, 0)["test"].windows, np.arange(4))
     members = [torch.randn(4, 2, generator=torch.Generator().manual_seed(n)) for n in range(3)]
     shares = torch.stack([each.softmax(dim=1) for each in members])
-    torch.testing.assert_close(task.blend(members, batch, how).exp(), joined(shares))
+    torch.testing.assert_close(task.blend(members, batch.mask, how).exp(), joined(shares))
     assert float(task.loss(torch.tensor([[0.0, 50.0]] * 4), batch)) == pytest.approx(
         50 * float((batch.targets == 0).float().mean()), abs=1e-4
     )
@@ -159,7 +159,7 @@ def test_scores_are_learnt_between_minus_one_and_one(numbers, tokenizer):
     batch = collate(sets["test"].windows, np.arange(12))
     right = batch.targets[:, None]
     assert float(task.loss(right + 0.5, batch)) == pytest.approx(0.25)
-    torch.testing.assert_close(task.blend([right, right + 2], batch, "max"), right + 1)
+    torch.testing.assert_close(task.blend([right, right + 2], batch.mask, "max"), right + 1)
     collector = task.collector(sets["test"], EvaluateRecipe())
     collector.add(np.arange(12), right)
     found = collector.finish()

@@ -135,7 +135,7 @@ def test_the_loss_falls_to_nothing_for_the_right_logits(sets):
 def test_an_ensemble_joins_probabilities(how, joined, sets):
     batch = batch_of(sets)
     members = [torch.randn(*batch.ids.shape, 2, generator=torch.Generator().manual_seed(n)) for n in range(3)]
-    blended = Spans().blend(members, batch, how)
+    blended = Spans().blend(members, batch.mask, how)
     for row in range(len(batch.ids)):
         real = batch.mask[row]
         expected = joined(torch.stack([torch.softmax(each[row, real], dim=0) for each in members]))
@@ -243,7 +243,7 @@ def test_points_give_every_score_again(sets):
 def test_what_is_kept_are_log_probabilities_without_padding(sets):
     batch = batch_of(sets)
     logits = torch.randn(*batch.ids.shape, 2, generator=torch.Generator().manual_seed(0))
-    kept = Spans().log_probabilities(logits, batch)
+    kept = Spans().log_probabilities(logits, batch.mask)[batch.mask]
     assert kept.shape == (batch.tokens, 2)
     first = int(batch.mask[0].sum())
     torch.testing.assert_close(kept[:first], logits[0, :first].log_softmax(dim=0))

@@ -12,7 +12,7 @@ from bertvision.backbone.states import States
 from bertvision.data.batches import collate, nested_fraction
 from bertvision.errors import UserError
 from bertvision.files import save_tensors
-from bertvision.heads import REGISTRY
+from bertvision.heads import HEADS
 from bertvision.states.source import live
 from bertvision.train.bank import HeadBank, at_fractions, file_name, snapshot_of, train_bank, unique_names
 from bertvision.train.loop import Loop
@@ -22,7 +22,7 @@ from runs import load, recipe_of
 RECIPE = recipe_of(bank={"epochs": 1, "batch_size": 8, "learning_rate": 1e-2})
 BACKBONE, TASK, DATA = load(RECIPE)
 SHAPE = {"layers": BACKBONE.layers, "width": BACKBONE.width, "task": "spans", "outputs": 2}
-KINDS = [{"kind": kind} for kind in sorted(REGISTRY)]
+KINDS = [{"kind": kind} for kind in sorted(HEADS)]
 FORMS = [
     {"kind": "pool", "weights": "mean"},
     {"kind": "compress", "size": 4, "shared": False, "skip": True},
@@ -148,7 +148,7 @@ def test_it_reads_no_more_layers_than_its_heads():
 
 def test_it_asks_for_cls_alone_where_that_is_enough():
     labels = {**SHAPE, "task": "labels"}
-    cls = [{"kind": kind} for kind in sorted(REGISTRY) if "labels" in REGISTRY[kind].tasks]
+    cls = [{"kind": kind} for kind in sorted(HEADS) if not HEADS[kind].needs_tokens]
     assert len(cls) > 3
     assert HeadBank(cls, **labels).positions == "cls"
     assert HeadBank([*cls, {"kind": "compress", "tokens": "all"}], **labels).positions == "all"

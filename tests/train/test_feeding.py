@@ -11,7 +11,7 @@ from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.states import States
 from bertvision.errors import UserError
 from bertvision.files import NoRoom
-from bertvision.heads import REGISTRY, Head, register
+from bertvision.heads import HEADS, Head, register
 from bertvision.states import forecast as forecasts
 from bertvision.states.store import Store
 from bertvision.states.write import write_store
@@ -162,7 +162,7 @@ class Middle(Head):
 
     reads = (1,)
 
-    def __init__(self, layers: int, width: int, outputs: int, *, task: str) -> None:
+    def __init__(self, layers: int, width: int, outputs: int) -> None:
         super().__init__()
         self.readout = torch.nn.Linear(width, outputs)
 
@@ -172,7 +172,7 @@ class Middle(Head):
 
 @pytest.mark.parametrize("beside", ["middle", "last", "pool"])
 def test_a_head_of_chosen_layers_has_them_from_anywhere(beside, tmp_path, monkeypatch):
-    monkeypatch.setattr("bertvision.heads.registry.REGISTRY", dict(REGISTRY))
+    monkeypatch.setattr(HEADS, "added", dict(HEADS.added))
     register("middle")(Middle)
     monkeypatch.setitem(globals(), "ENTRIES", [{"kind": "middle"}, {"kind": beside}])
     seen, forward = [], Middle.forward

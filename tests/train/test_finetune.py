@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from bertvision.backbone import precision
 from bertvision.backbone.precision import has_bf16
 from bertvision.errors import UserError
-from bertvision.heads import REGISTRY
+from bertvision.heads import HEADS
 from bertvision.recipe import Recipe
 from bertvision.train.finetune import Checkpoint, checkpoint_epochs, finetune
 from bertvision.train.progress import Journal
@@ -144,7 +144,7 @@ def test_schedules_and_optimisers_move_the_encoder(schedule, optimizer, tmp_path
 
 
 @pytest.mark.parametrize("plan", [{"train_layers": 0}, {"train_layers": 1}, {}, {"train_layers": 0, "adapters": 4}])
-@pytest.mark.parametrize("kind", sorted(REGISTRY))
+@pytest.mark.parametrize("kind", sorted(HEADS))
 def test_every_head_can_be_tuned_jointly_under_every_plan(kind, plan, tmp_path):
     found = moved(tmp_path, brief(head={"kind": kind}, checkpoints=[0], **plan))
     blocks = {key.split(".")[2] for key in found if key.startswith("encoder.layer.") and "dense.weight" in key}

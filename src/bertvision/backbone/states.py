@@ -37,6 +37,10 @@ class States:
         """The same states cut off from the backbone's graph, for heads that must not move it."""
         return States(self.layers.detach(), self.mask, self.numbers)
 
+    def cls(self) -> "States":
+        """The states of [CLS] alone, (batch, layer, 1, width)."""
+        return States(self.layers[:, :, :1], self.mask[:, :1], self.numbers)
+
     def layer(self, number: int) -> Tensor:
         """The states of one layer, (batch, token, width), whichever others are here; 0 is the embedding output."""
         known = self.numbers or range(self.layers.shape[1])

@@ -1,11 +1,13 @@
 """Heads: States -> logits. One method, one file; importing this package registers all of them."""
 
 from bertvision.heads import attend, cacnn, compress, conv, last, pool
-from bertvision.heads.registry import REGISTRY, Head, build_head, check_spec, head_name, options, register
+from bertvision.heads.base import Head, Reduce, build_head, check_spec, head_name, options, register
+from bertvision.registry import HEADS
 
 __all__ = [
-    "REGISTRY",
+    "HEADS",
     "Head",
+    "Reduce",
     "attend",
     "build_head",
     "cacnn",

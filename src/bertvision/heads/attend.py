@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from bertvision.backbone.states import States
-from bertvision.heads.registry import Count, Head, impossible, register
+from bertvision.heads.base import Count, Head, Impossible, register
 from bertvision.heads.slices import in_slices
 
 HEADS = 8
@@ -68,19 +68,19 @@ class Attend(Head):
         width: int,
         outputs: int,
         *,
-        task: str,
         form: Literal["weighted", "dot", "bilinear", "encoder"] = "dot",
         heads: Count = HEADS,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         if form != "encoder" and heads != HEADS:
-            raise impossible("heads", f"only for form 'encoder', not {form!r}")
+            raise Impossible("heads", f"only for form 'encoder', not {form!r}")
         if form == "encoder" and width % heads:
-            raise impossible("heads", f"{heads} does not divide the width {width}")
-        self.task, self.form = task, form
+            raise Impossible("heads", f"{heads} does not divide the width {width}")
+        self.form = form
         bound = 1 / math.sqrt(width)
         self.queries = nn.Parameter(torch.empty(outputs, width).uniform_(-bound, bound))
-        self.bias = None if task == "spans" else nn.Parameter(torch.zeros(outputs))
+        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
         if form == "weighted":
             self.weights = nn.Parameter(torch.full((outputs, layers), 1 / layers))
             self.gamma = nn.Parameter(torch.ones(outputs))
@@ -90,7 +90,7 @@ class Attend(Head):
             self.encoders = nn.ModuleList(LayerEncoder(width, heads) for _ in range(outputs))
 
     def forward(self, states: States) -> Tensor:
-        layers = self.looks_at(states)
+        layers = states.layers
         if self.form == "encoder":
             merged = (encoder(query, layers) for query, encoder in zip(self.queries, self.encoders))  # (B, S, H) each
             logits = torch.stack(
@@ -100,7 +100,7 @@ class Attend(Head):
             matched = linear(layers, self.queries)  # (B, L, S, outputs)
             # q . sum_l a_l h_l = sum_l a_l (q . h_l): the merged vectors need not be made.
             logits = (self.attention(layers, matched) * matched).sum(dim=1)  # (B, S, outputs)
-        return self.per_task(logits if self.bias is None else logits + self.bias)
+        return logits if self.bias is None else logits + self.bias
 
     def attention(self, layers: Tensor, matched: Tensor) -> Tensor:
         """The weights a of each layer: (B, L, S, outputs), or (L, 1, outputs) where all tokens share them."""

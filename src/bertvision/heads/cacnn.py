@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, linear, pad
 
 from bertvision.backbone.states import States
-from bertvision.heads.registry import Count, Head, Odd, impossible, register
+from bertvision.heads.base import Count, Head, Impossible, Odd, register
 
 FILTERS = 64
 
@@ -49,7 +49,7 @@ class ContextCNN(Head):
     and outputs * (H + G + 1).
     """
 
-    tasks = ("spans",)
+    needs_tokens = True
     reads = "last"
 
     def __init__(
@@ -58,7 +58,6 @@ class ContextCNN(Head):
         width: int,
         outputs: int,
         *,
-        task: str,
         context: bool = True,
         filters: Count = FILTERS,
         generated: Count = 16,
@@ -66,8 +65,8 @@ class ContextCNN(Head):
     ) -> None:
         super().__init__()
         if not context and filters != FILTERS:
-            raise impossible("filters", "only with context = true; without it, they are as many as the width")
-        self.task, self.generated, self.kernel = task, generated, kernel
+            raise Impossible("filters", "only with context = true; without it, they are as many as the width")
+        self.generated, self.kernel = generated, kernel
         maps = filters if context else width
         bound = 1 / math.sqrt(kernel * width)
         self.weight = nn.Parameter(torch.empty(kernel * maps, width).uniform_(-bound, bound))

@@ -5,8 +5,8 @@ from typing import Any, Literal, get_args, get_origin
 
 import torch
 
-from bertvision.errors import UserError, nearest
-from bertvision.heads.registry import REGISTRY, TASKS, build_head, limits, options, type_name
+from bertvision.heads.base import Option, build_head, options
+from bertvision.registry import HEADS, TASKS
 
 
 def catalog(layers: int, width: int, task: str, outputs: int | None = None) -> list[dict[str, Any]]:
@@ -16,16 +16,16 @@ def catalog(layers: int, width: int, task: str, outputs: int | None = None) -> l
     options, a list of {name, type, default, values, limit}, values None unless they are a choice, limit None unless
     there is one; parameters, its size at the defaults for this shape and task, None if the head cannot do the task.
     """
-    if task not in TASKS:
-        raise UserError(f"task: no task is called {task!r}; {nearest(task, TASKS)}")
-    return [_entry(kind, layers, width, task, outputs) for kind in sorted(REGISTRY)]
+    TASKS.named(task, "task")
+    return [_entry(kind, layers, width, task, outputs) for kind in sorted(HEADS)]
 
 
 def _entry(kind: str, layers: int, width: int, task: str, outputs: int | None) -> dict[str, Any]:
-    head = REGISTRY[kind]
+    head = HEADS[kind]
     description = inspect.getdoc(head) or ""
     parameters = None
-    if task in head.tasks:
+    tasks = [name for name in TASKS if not (head.needs_tokens and TASKS[name].reduce == "first")]
+    if task in tasks:
         with torch.device("meta"):  # shapes without numbers: a count costs neither time nor memory
             built = build_head({"kind": kind}, layers=layers, width=width, task=task, outputs=outputs)
         parameters = built.parameter_count()
@@ -33,20 +33,19 @@ def _entry(kind: str, layers: int, width: int, task: str, outputs: int | None) -
         "kind": kind,
         "summary": " ".join(description.split("\n\n")[0].split()),
         "description": description,
-        "tasks": list(head.tasks),
+        "tasks": tasks,
         "reads": head.reads,
-        "options": [_option(kind, name) for name in options(kind)],
+        "options": [_option(name, option) for name, option in options(kind).items()],
         "parameters": parameters,
     }
 
 
-def _option(kind: str, name: str) -> dict[str, Any]:
-    given, limit = options(kind)[name], limits(kind).get(name)
-    choice = get_origin(given.annotation) is Literal
+def _option(name: str, option: Option) -> dict[str, Any]:
+    choice = get_origin(option.type) is Literal
     return {
         "name": name,
-        "type": type_name(given.annotation),
-        "default": given.default,
-        "values": list(get_args(given.annotation)) if choice else None,
-        "limit": limit.says if limit else None,
+        "type": option.type_name,
+        "default": option.default,
+        "values": list(get_args(option.type)) if choice else None,
+        "limit": option.limit.says if option.limit else None,
     }

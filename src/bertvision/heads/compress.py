@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, linear
 
 from bertvision.backbone.states import States
+from bertvision.heads.base import Count, Head, Impossible, register
 from bertvision.heads.pool import LayerPool
-from bertvision.heads.registry import Count, Head, impossible, register
 from bertvision.heads.slices import CACHE, in_slices
 
 
@@ -50,7 +50,6 @@ class Compress(Head):
         width: int,
         outputs: int,
         *,
-        task: str,
         size: Count = 386,
         shared: bool = True,
         skip: bool = False,
@@ -58,29 +57,23 @@ class Compress(Head):
         beside: bool = False,
         weights: Literal["learned", "mean"] = "learned",
         tokens: Literal["cls", "all"] = "cls",
+        positions: Literal["all", "cls"] = "all",
     ) -> None:
         super().__init__()
-        if task == "spans" and tokens == "all":
-            raise impossible("tokens", "spans read every token as they are; leave it out, it is for labels and score")
+        if tokens == "all" and positions == "all":
+            raise Impossible("tokens", "every token is read already; leave it out")
         if weights == "mean" and not (pool_first or beside):
-            raise impossible("weights", "there is no mix of layers without pool_first or beside")
-        self.task, self.skip, self.pool_first, self.beside = task, skip, pool_first, beside
-        self.column = tokens == "cls"
+            raise Impossible("weights", "there is no mix of layers without pool_first or beside")
+        self.skip, self.pool_first, self.beside = skip, pool_first, beside
+        if tokens == "all":
+            self.reduce = "mean"  # W is linear: the mean of the logits is W of the mean of the features
         self.pool = LayerPool(layers, weights) if pool_first or beside else None
         seen = 1 if pool_first else layers
         self.squeeze = Squeeze(seen, width, size, shared)
         self.readout = nn.Linear(seen * size + (skip + beside) * width, outputs)
 
     def forward(self, states: States) -> Tensor:
-        if self.column:
-            return self.per_task(self.read(self.looks_at(states)))
-        # W is linear, so the mean of the tokens' logits is W of the mean of their features.
-        logits = self.read(states.layers)  # (B, S, outputs)
-        real = states.mask.unsqueeze(-1)  # (B, S, 1)
-        return logits.masked_fill(~real, 0).sum(dim=1) / real.sum(dim=1)
-
-    def read(self, layers: Tensor) -> Tensor:
-        """Logits of every token: (B, L, S, H) -> (B, S, outputs)."""
+        layers = states.layers  # (B, L, S, H)
         pooled = None if self.pool is None else self.pool(layers)  # (B, S, H)
         squeezed = pooled.unsqueeze(1) if self.pool_first and pooled is not None else layers  # (B, 1 or L, S, H)
         by_layer, rest = self._readout_parts()
@@ -95,8 +88,8 @@ class Compress(Head):
         beside = [layers[:, -1]] if self.skip else []
         if self.beside and pooled is not None:
             beside.append(pooled)
-        for states, weight in zip(beside, rest, strict=True):
-            logits = logits + linear(states, weight)
+        for one, weight in zip(beside, rest, strict=True):
+            logits = logits + linear(one, weight)
         return logits
 
     def layer_weights(self) -> Tensor | None:

@@ -7,12 +7,12 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 
 from bertvision.backbone.states import States
+from bertvision.heads.base import Count, Head, Impossible, Share, register
 from bertvision.heads.compress import Squeeze
 from bertvision.heads.inception import Inception
 from bertvision.heads.parallel import Parallel
 from bertvision.heads.pool import LayerPool
-from bertvision.heads.registry import Count, Head, Share, impossible, register
-from bertvision.heads.xception import FULL, SHORT, Xception, spans_plan
+from bertvision.heads.xception import FULL, SHORT, Xception, tokens_plan
 
 COMPRESSED = 386  # the size that the paper's heads of this kind use
 
@@ -38,7 +38,6 @@ class Conv(Head):
         width: int,
         outputs: int,
         *,
-        task: str,
         form: Literal["row", "grid", "inception", "xception"] = "row",
         input: Literal["states", "pooled", "compressed"] = "states",
         weights: Literal["learned", "mean"] = "learned",
@@ -47,35 +46,36 @@ class Conv(Head):
         skip: bool = False,
         depth: Literal["short", "full"] = "short",
         dropout: Share = 0.0,
+        positions: Literal["all", "cls"] = "all",
     ) -> None:
         super().__init__()
         parallel = form in ("row", "grid")
-        if form == "grid" and task != "spans":
-            raise impossible("form", f"'grid' looks at neighbouring tokens, {task} at [CLS] alone; use 'row'")
+        tokens = positions == "all"
+        if form == "grid" and not tokens:
+            raise Impossible("form", "'grid' looks at neighbouring tokens, and this head reads [CLS] alone; use 'row'")
         if not parallel and (dilated or filters != 8):
-            raise impossible("dilated" if dilated else "filters", f"only for form 'row' and 'grid', not {form!r}")
+            raise Impossible("dilated" if dilated else "filters", f"only for form 'row' and 'grid', not {form!r}")
         if input == "states" and weights == "mean":
-            raise impossible("weights", "only for input 'pooled' and 'compressed'; 'states' takes the layers unmixed")
-        if depth == "full" and (form != "xception" or task == "spans"):
-            raise impossible("depth", "'full' is for form 'xception' on labels or score")
-        self.task, self.skip, self.dropout = task, skip, dropout
+            raise Impossible("weights", "only for input 'pooled' and 'compressed'; 'states' takes the layers unmixed")
+        if depth == "full" and (form != "xception" or tokens):
+            raise Impossible("depth", "'full' is for form 'xception' on [CLS] alone")
+        self.skip, self.dropout = skip, dropout
         self.pool = None if input == "states" else LayerPool(layers, weights)
         self.squeeze = Squeeze(1, width, COMPRESSED) if input == "compressed" else None
-        channels, spans = layers if input == "states" else 1, task == "spans"
+        channels = layers if input == "states" else 1
         self.trunk: Parallel | Inception | Xception
         if parallel:
             self.trunk = Parallel(channels, width, form, filters, dilated)
         elif form == "inception":
-            self.trunk = Inception(channels, width, spans)
+            self.trunk = Inception(channels, width, tokens)
         else:
-            plan = spans_plan(width) if spans else FULL if depth == "full" else SHORT
-            self.trunk = Xception(channels, width, plan, reach=3 if spans else 1)
+            plan = tokens_plan(width) if tokens else FULL if depth == "full" else SHORT
+            self.trunk = Xception(channels, width, plan, reach=3 if tokens else 1)
         extras = (COMPRESSED if self.squeeze else 0) + (width if skip else 0)
         self.readout = nn.Linear(self.trunk.features + extras, outputs)
 
     def forward(self, states: States) -> Tensor:
-        layers = self.looks_at(states)
-        mask = states.mask[:, : layers.shape[2]]  # (B, S), or (B, 1) for [CLS]
+        layers, mask = states.layers, states.mask
         image = layers if self.pool is None else self.pool(layers).unsqueeze(1)  # (B, L or 1, S, H)
         features = [self.trunk(image, mask)]  # (B, S, features)
         if self.squeeze is not None:
@@ -83,7 +83,7 @@ class Conv(Head):
         if self.skip:
             features.append(layers[:, -1])  # (B, S, H)
         seen = dropout(torch.cat(features, dim=-1), self.dropout, self.training)
-        return self.per_task(self.readout(seen))
+        return self.readout(seen)
 
     def layer_weights(self) -> Tensor | None:
         """The learned mix; with input = "states" the norm of the first kernels that read each layer, as shares."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from bertvision.backbone.states import States
-from bertvision.heads.registry import Head, register
+from bertvision.heads.base import Head, register
 
 
 class LayerPool(nn.Module):
@@ -43,15 +43,14 @@ class Pool(Head):
     """
 
     def __init__(
-        self, layers: int, width: int, outputs: int, *, task: str, weights: Literal["learned", "mean"] = "learned"
+        self, layers: int, width: int, outputs: int, *, weights: Literal["learned", "mean"] = "learned"
     ) -> None:
         super().__init__()
-        self.task = task
         self.pool = LayerPool(layers, weights)
         self.readout = nn.Linear(width, outputs)
 
     def forward(self, states: States) -> Tensor:
-        return self.per_task(self.readout(self.pool(self.looks_at(states))))
+        return self.readout(self.pool(states.layers))
 
     def layer_weights(self) -> Tensor | None:
         return self.pool.layer_weights()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from bertvision.errors import UserError, nearest
-from bertvision.heads.registry import Impossible, Odd, Share, check_spec, limits, options
+from bertvision.heads.base import Impossible, Odd, Share, check_spec, options
 from bertvision.recipe import HeadEntry
 from bertvision.schema import Number, validate
 
@@ -129,7 +129,7 @@ def _check_range(table: Mapping[str, Any], kinds: Sequence[str], place: str) -> 
     key = table["key"]
     for kind in kinds:
         known = options(kind).get(key)
-        if known is not None and (known.annotation not in (int, float) or _limit(kind, key) is _only(Odd)):
+        if known is not None and (known.type not in (int, float) or _limit(kind, key) is _only(Odd)):
             raise UserError(f"{place}.key: {key!r} has no low and high; give it values")
     for end in ("low", "high"):
         if end not in table:
@@ -153,7 +153,7 @@ def _check_value(key: str, value: Any, kinds: Sequence[str], place: str) -> None
 def _told(kind: str, table: Mapping[str, Any]) -> Choices | Range:
     """As a table of the recipe says."""
     key = table["key"]
-    number = float if key in TRAINING else options(kind)[key].annotation
+    number = float if key in TRAINING else options(kind)[key].type
     if "values" in table:
         return Choices(tuple(float(value) if number is float else value for value in table["values"]))
     return Range(table["low"], table["high"], table.get("log", False), whole=number is int)
@@ -161,7 +161,7 @@ def _told(kind: str, table: Mapping[str, Any]) -> Choices | Range:
 
 def _usual(kind: str, name: str) -> Choices | Range | None:
     """What an option is worth trying at, from how the head declares it; None where that does not tell."""
-    declared, limit = options(kind)[name].annotation, _limit(kind, name)
+    declared, limit = options(kind)[name].type, _limit(kind, name)
     if get_origin(declared) is Literal:
         return Choices(get_args(declared))
     if declared is bool:
@@ -178,7 +178,7 @@ def _usual(kind: str, name: str) -> Choices | Range | None:
 
 
 def _limit(kind: str, name: str) -> Any:
-    return limits(kind).get(name)
+    return options(kind)[name].limit
 
 
 def _only(declared: Any) -> Any:

@@ -25,7 +25,7 @@ SHORT = Plan(stem=(16, 32), entry=(64, 128, 256), middle=0, exit=None, tail=(320
 FULL = Plan(stem=(32, 64), entry=(128, 256, 728), middle=8, exit=1024, tail=(1536, 2048), stride=2)
 
 
-def spans_plan(width: int) -> Plan:
+def tokens_plan(width: int) -> Plan:
     """The plan for every token of a sequence. Channels grow with the encoder's width, as its own cost does."""
     c = max(8, width // 16)
     return Plan((c, c), (2 * c, 4 * c, 8 * c), middle=4, exit=None, tail=(16 * c, 24 * c), stride=4)
@@ -75,7 +75,7 @@ class Block(nn.Module):
 class Xception(nn.Module):
     """Two convolutions, residual blocks of separable convolutions, a tail of them: (B, C, S, W) -> (B, S, features).
 
-    reach: tokens that one kernel spans; 3 for spans, 1 for the [CLS] column. All that is left of the width, a few
+    reach: tokens that one kernel spans; 3 for all tokens, 1 for [CLS] alone. All that is left of the width, a few
     positions, is handed on: a unit of the encoder has a meaning of its own, so positions are not averaged.
     """
 

@@ -62,7 +62,7 @@ class TorchEngine:
 
     def _blended(self, name: str, states: States, batch: Batch) -> Tensor:
         config = self.tasks[name]
-        return blend(config, [self.heads[name][key](states) for key in config.ensemble.members], batch)
+        return blend(config, [self.heads[name][key].logits(states) for key in config.ensemble.members], batch)
 
 
 def blend(config: TaskConfig, members: Sequence[Tensor], batch: Batch) -> Tensor:

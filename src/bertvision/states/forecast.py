@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.states import Reads, numbered
@@ -136,7 +135,7 @@ class Forecast:
 def forecast(
     backbone: Backbone,
     windows: Windows,
-    heads: Sequence[nn.Module],
+    heads: Sequence[Any],
     epochs: float,
     *,
     directory: Path,

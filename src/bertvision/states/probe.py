@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.states import Reads, States
@@ -48,7 +48,7 @@ class Bench:
         self,
         backbone: Backbone,
         windows: Windows,
-        heads: Sequence[nn.Module],
+        heads: Sequence[Any],
         reads: Reads,
         positions: Positions,
         dtype: Dtype,
@@ -65,13 +65,13 @@ class Bench:
         states = self.feed(collate(self.windows, index, self.pad))
         clock.append(time.perf_counter())
         for head, optimizer in zip(self.heads, self.optimizers):
-            head(states).sum().backward()
+            head.logits(states).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
         clock.append(time.perf_counter())
         with torch.no_grad():
             for head in self.heads:
-                head(states)
+                head.logits(states)
         clock.append(time.perf_counter())
         tokens = int(self.windows.lengths[index].sum())
         encoder, learning, looks = np.diff(clock).tolist()

@@ -27,7 +27,7 @@ from bertvision.evaluate.labels import LabelCollector, LabelPredictions, label_p
 from bertvision.evaluate.points import Points
 from bertvision.evaluate.text_analysis import describe_labels, label_agreement, label_mistakes
 from bertvision.recipe import DataRecipe, EvaluateRecipe
-from bertvision.tasks.protocol import Dataset, OneWindow, Said, gold_of, single
+from bertvision.tasks.base import Dataset, OneWindow, Said, gold_of, single
 from bertvision.tasks.spans import Spans
 
 ANSWERABILITY = ("answerable", "unanswerable")
@@ -109,12 +109,11 @@ class Labels(OneWindow):
         """Cross-entropy."""
         return torch.nn.functional.cross_entropy(logits.float(), batch.targets)
 
-    def log_probabilities(self, logits: Tensor, batch: Batch) -> Tensor:
+    def log_probabilities(self, logits: Tensor, mask: Tensor) -> Tensor:
         return logits.float().log_softmax(dim=1)  # (B, C)
 
-    def blend(self, logits: Sequence[Tensor], batch: Batch, how: How = "max") -> Tensor:
-        """From the members' probabilities, (B, C)."""
-        return combine(((self.log_probabilities(each, batch), 1.0) for each in logits), how)
+    def blend(self, logits: Sequence[Tensor], mask: Tensor, how: How = "max") -> Tensor:
+        return combine(((self.log_probabilities(each, mask), 1.0) for each in logits), how)
 
     def collector(self, dataset: Dataset, options: EvaluateRecipe) -> LabelCollector:
         return LabelCollector([record.id for record in dataset.records], dataset.windows, self.labels)

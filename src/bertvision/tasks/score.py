@@ -19,7 +19,7 @@ from bertvision.evaluate.points import Points
 from bertvision.evaluate.scores import Scale, ScoreCollector, ScorePredictions, score_points, score_scores
 from bertvision.evaluate.text_analysis import describe_scores, score_agreement, score_mistakes
 from bertvision.recipe import DataRecipe, EvaluateRecipe
-from bertvision.tasks.protocol import Dataset, OneWindow, Said, gold_of, single
+from bertvision.tasks.base import Dataset, OneWindow, Said, gold_of, single
 
 SPREAD = 10  # ranges of scores that a tune set is split off alike
 
@@ -79,11 +79,11 @@ class Score(OneWindow):
         """Mean squared error."""
         return torch.nn.functional.mse_loss(logits[:, 0].float(), batch.targets)
 
-    def log_probabilities(self, logits: Tensor, batch: Batch) -> Tensor:
+    def log_probabilities(self, logits: Tensor, mask: Tensor) -> Tensor:
         """A score has no probability: the logits themselves, (B, 1)."""
         return logits.float()
 
-    def blend(self, logits: Sequence[Tensor], batch: Batch, how: How = "max") -> Tensor:
+    def blend(self, logits: Sequence[Tensor], mask: Tensor, how: How = "max") -> Tensor:
         """The mean of the members' scores, (B, 1): a score has no probability to take a maximum or a product of."""
         return torch.stack([each.float() for each in logits]).mean(dim=0)
 

@@ -21,8 +21,9 @@ from bertvision.evaluate.points import Points
 from bertvision.evaluate.spans import SpanCollector, SpanPredictions
 from bertvision.evaluate.squad import answerable, question_scores, score
 from bertvision.evaluate.threshold import choose_threshold
+from bertvision.heads import Reduce
 from bertvision.recipe import DataRecipe, EvaluateRecipe
-from bertvision.tasks.protocol import Dataset, Said
+from bertvision.tasks.base import Dataset, Said
 
 POINTS = {
     "exact": Mean(0),
@@ -38,6 +39,8 @@ class Spans:
 
     name: ClassVar[str] = "spans"
     per_token: ClassVar[bool] = True
+    reduce: ClassVar[Reduce] = "none"
+    positions_compete: ClassVar[bool] = True
     outputs = 2
     metrics: tuple[str, ...] = ("exact", "f1")
 
@@ -71,15 +74,12 @@ class Spans:
         masked = logits.float().masked_fill(~batch.mask[..., None], float("-inf"))  # (B, S, 2)
         return torch.nn.functional.cross_entropy(masked, batch.targets)  # classes are the tokens: (B, S, 2) x (B, 2)
 
-    def log_probabilities(self, logits: Tensor, batch: Batch) -> Tensor:
-        return self._log_softmax(logits, batch)[batch.mask]  # (tokens, 2)
+    def log_probabilities(self, logits: Tensor, mask: Tensor) -> Tensor:
+        """Of start and end, each over the real tokens: (B, S, 2)."""
+        return logits.float().masked_fill(~mask[..., None], float("-inf")).log_softmax(dim=1)
 
-    def blend(self, logits: Sequence[Tensor], batch: Batch, how: How = "max") -> Tensor:
-        """From the members' start and end probabilities, (B, S, 2)."""
-        return combine(((self._log_softmax(each, batch), 1.0) for each in logits), how)
-
-    def _log_softmax(self, logits: Tensor, batch: Batch) -> Tensor:
-        return logits.float().masked_fill(~batch.mask[..., None], float("-inf")).log_softmax(dim=1)  # over the tokens
+    def blend(self, logits: Sequence[Tensor], mask: Tensor, how: How = "max") -> Tensor:
+        return combine(((self.log_probabilities(each, mask), 1.0) for each in logits), how)
 
     def collector(self, dataset: Dataset, options: EvaluateRecipe) -> SpanCollector:
         return SpanCollector(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from bertvision.errors import UserError
 from bertvision.files import read_json, write_json
 from bertvision.tasks import Dataset
-from bertvision.tasks.protocol import Said
+from bertvision.tasks.base import Said
 from bertvision.train.compare import write_comparisons
 from bertvision.train.stored import Cell, cell, data_of, open_run
 

@@ -62,7 +62,7 @@ class HeadBank(nn.Module):
     @property
     def positions(self) -> Literal["all", "cls"]:
         """The tokens its heads together need: all, or [CLS] alone."""
-        return "cls" if all(head.reads_cls for _, head in self.items()) else "all"
+        return "cls" if all(head.positions == "cls" for _, head in self.items()) else "all"
 
     def items(self) -> list[tuple[str, Head]]:
         return list(zip(self.names, self.heads))  # type: ignore[arg-type]
@@ -74,7 +74,7 @@ class HeadBank(nn.Module):
         return dict(self.items())[name]
 
     def forward(self, states: States) -> dict[str, Tensor]:
-        return {name: head(states) for name, head in self.items()}
+        return {name: head.logits(states) for name, head in self.items()}
 
     def save(self, path: Path, about: Mapping[str, Any] | None = None) -> None:
         """All heads in one safetensors file, with what is needed to build them again."""

@@ -77,7 +77,7 @@ class EarlyStop:
             seconds += time.perf_counter() - began
             for place, learner in enumerate(learners):
                 began = time.perf_counter()
-                sums[place] += self.task.loss(learner.head(states), batch).item() * len(index)
+                sums[place] += self.task.loss(learner.head.logits(states), batch).item() * len(index)
                 learner.seconds += time.perf_counter() - began
             del states  # before the next batch's are made beside them
         for learner in learners:

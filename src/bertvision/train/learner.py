@@ -113,7 +113,7 @@ class Learner:
 
     def _loss(self, states: States, batch: Batch, task: Task, step: int) -> Tensor:
         with self.runtime.seed(self.seed, self.name, step):  # the head's own dropout
-            loss = task.loss(self.head(states if self.joint else states.detach()), batch)
+            loss = task.loss(self.head.logits(states if self.joint else states.detach()), batch)
         self.loss = loss.item()
         return loss
 

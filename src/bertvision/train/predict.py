@@ -66,7 +66,7 @@ def predict(
     """
     windows = dataset.windows
     reads = together((head.reads for head in members.values()), backbone.layers)
-    source = live(backbone, reads, "cls" if all(head.reads_cls for head in members.values()) else "all")
+    source = live(backbone, reads, "cls" if all(head.positions == "cls" for head in members.values()) else "all")
     for head in members.values():
         head.eval()
     scorers = Scorers(members, ensembles or {}, task, dataset, options, journal, keep)
@@ -112,17 +112,18 @@ class Scorers:
         logits: dict[str, Tensor] = {}
         for name, head in list(self.members.items()):
             with timed(self.heads_seconds, name):
-                logits[name] = head(states)
+                logits[name] = head.logits(states)
             if not logits[name].isfinite().all():
                 self._drop(name)
                 continue
             with timed(self.own_seconds, name):
                 self.collectors[name].add(batch.index, logits[name])
             if name in self.kept:
-                self.kept[name].add(batch.index, self.task.log_probabilities(logits[name], batch))
+                logs = self.task.log_probabilities(logits[name], batch.mask)
+                self.kept[name].add(batch.index, logs[batch.mask] if self.task.per_token else logs)
         for name, (parts, how) in self.ensembles.items():
             with timed(self.own_seconds, name):
-                blended = self.task.blend([logits[part] for part in parts], batch, how)
+                blended = self.task.blend([logits[part] for part in parts], batch.mask, how)
                 self.collectors[name].add(batch.index, blended)
 
     def finish(self) -> Pass:

@@ -129,7 +129,7 @@ class Tap:
         return [
             head
             for _, head in bank.items()
-            if kept.issuperset(numbered(head.reads, depth)) and (self.positions == "all" or head.reads_cls)
+            if kept.issuperset(numbered(head.reads, depth)) and (self.positions == "all" or head.positions == "cls")
         ]
 
 

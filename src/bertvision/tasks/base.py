@@ -14,6 +14,7 @@ from bertvision.data.windows import Windows
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import How
 from bertvision.evaluate.points import Points
+from bertvision.heads import Reduce
 from bertvision.recipe import DataRecipe, EvaluateRecipe
 
 
@@ -54,12 +55,17 @@ class Collector(Protocol):
 class Task(Protocol):
     """All that the rest of the program knows about a task.
 
-    outputs: logits per token or per window. metrics: percentages, the last one decides. per_token: whether there are
-    logits for every token. outputs and metrics are right once the task is settled or has loaded its data.
+    outputs: logits per position. metrics: percentages, the last one decides. outputs and metrics are right once the
+    task is settled or has loaded its data.
+    reduce: how the rows of a head become one prediction per window, unless the head's entry says otherwise: "none" for
+    a prediction per token (per_token), "first" for [CLS] alone. positions_compete: whether probabilities are over the
+    positions rather than over the outputs, so that a bias would change nothing.
     """
 
     name: ClassVar[str]
     per_token: ClassVar[bool]
+    reduce: ClassVar[Reduce]
+    positions_compete: ClassVar[bool]
     metrics: tuple[str, ...]
 
     @property
@@ -80,10 +86,10 @@ class Task(Protocol):
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor: ...
 
-    def log_probabilities(self, logits: Tensor, batch: Batch) -> Tensor:
-        """What is kept of a member's logits: (real tokens of the batch or windows, outputs)."""
+    def log_probabilities(self, logits: Tensor, mask: Tensor) -> Tensor:
+        """Log-probabilities in the shape of the logits; mask: (B, S), the real tokens."""
 
-    def blend(self, logits: Sequence[Tensor], batch: Batch, how: How = "max") -> Tensor:
+    def blend(self, logits: Sequence[Tensor], mask: Tensor, how: How = "max") -> Tensor:
         """An ensemble of members, as logits."""
 
     def collector(self, dataset: Dataset, options: EvaluateRecipe) -> Collector: ...
@@ -118,6 +124,8 @@ class OneWindow:
     """What labels and scores have in common: one prediction per window, no threshold."""
 
     per_token: ClassVar[bool] = False
+    reduce: ClassVar[Reduce] = "first"
+    positions_compete: ClassVar[bool] = False
 
     def choose(self, predictions: Any, dataset: Dataset) -> float:
         return 0.0

@@ -1,0 +1,200 @@
+"""The base class of heads, their options, and `build_head`. A head maps States to logits and knows no task."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
+
+from torch import Tensor, nn
+
+from bertvision.backbone.states import Reads, States
+from bertvision.errors import UserError, nearest
+from bertvision.registry import HEADS, TASKS
+
+Reduce = Literal["none", "first", "mean", "sum"]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What an option's value must satisfy beyond its type; `says` completes "must be ..."."""
+
+    holds: Callable[[Any], bool]
+    says: str
+
+
+# Types of options with limits. They are checked when a recipe is read, before any head is built.
+Count = Annotated[int, Limit(lambda value: value >= 1, "at least 1")]
+Odd = Annotated[int, Limit(lambda value: value >= 1 and value % 2 == 1, "an odd number, at least 1")]
+Share = Annotated[float, Limit(lambda value: 0 <= value < 1, "at least 0 and below 1")]
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a head kind. type: int, float, bool, str or a Literal."""
+
+    type: Any
+    default: Any
+    limit: Limit | None
+
+    @property
+    def type_name(self) -> str:
+        """The type in words: `a whole number`, `one of 'learned', 'mean'`."""
+        if get_origin(self.type) is Literal:
+            return "one of " + ", ".join(map(repr, get_args(self.type)))
+        return {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}[self.type]
+
+    def check(self, value: object, key: str) -> None:
+        """UserError, beginning with `key`, unless this value is possible."""
+        if get_origin(self.type) is Literal:
+            fits = isinstance(value, str) and value in get_args(self.type)
+        elif self.type in (int, float):
+            fits = isinstance(value, int | self.type) and not isinstance(value, bool)
+        else:
+            fits = isinstance(value, self.type)
+        if not fits:
+            raise UserError(f"{key}: {value!r} is not {self.type_name}")
+        if self.limit and not self.limit.holds(value):
+            raise UserError(f"{key}: must be {self.limit.says}, not {value!r}")
+
+
+# Keyword arguments of a head that are no options: the task decides them.
+GIVEN = ("positions", "bias")
+# May be given to any head of a task with one prediction per window, beside its options.
+REDUCE = Option(Literal["first", "mean", "sum"], None, None)
+
+
+class Head(nn.Module):
+    """Base of all heads: States -> one row of logits per position.
+
+    A subclass has __init__(layers, width, outputs, *, options ...): L and H of the states it will read, logits per
+    position, and its options as keyword-only arguments. It may also have the keyword arguments `positions`, "all" for
+    neighbouring tokens or "cls" for [CLS] alone, and `bias`, False where positions compete with each other, so that a
+    bias would shift all of them alike.
+
+    reads: "all" layers, the "last" one, or the numbers of some, to be asked for by `states.layer(number)`; a source
+    need not deliver more than the heads together read.
+    needs_tokens: whether the head makes no sense on [CLS] alone.
+    reduce: how its rows become one prediction per window: not at all, [CLS] alone, or mean or sum over real tokens.
+    """
+
+    kind: ClassVar[str]
+    needs_tokens: ClassVar[bool] = False
+    reads: Reads = "all"
+    reduce: Reduce | None = None  # set by `build_head` unless the head did
+
+    @property
+    def positions(self) -> Literal["all", "cls"]:
+        """The positions it reads: all tokens, or [CLS] alone."""
+        return "cls" if self.reduce == "first" else "all"
+
+    def forward(self, states: States) -> Tensor:
+        """States -> (batch, position, outputs)."""
+        raise TypeError(f"{type(self).__name__} must define forward(states)")
+
+    def logits(self, states: States) -> Tensor:
+        """Logits as a task takes them: (batch, position, outputs), or (batch, outputs) where they are reduced.
+
+        States may hold all tokens or, if that is all the head reads, only [CLS].
+        """
+        if self.positions == "cls":
+            return self(states.cls())[:, 0]
+        rows = self(states)
+        if self.reduce not in ("mean", "sum"):
+            return rows
+        real = states.mask.unsqueeze(-1)  # (B, S, 1)
+        total = rows.masked_fill(~real, 0).sum(dim=1)  # (B, outputs)
+        return total / real.sum(dim=1) if self.reduce == "mean" else total
+
+    def parameter_count(self) -> int:
+        """Number of parameters, all of them trainable."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    def layer_weights(self) -> Tensor | None:
+        """How much the head takes from each layer: (L,), sum 1, none below 0. None if it learned no such weights."""
+        return None
+
+
+def register(kind: str) -> Callable[[type[Head]], type[Head]]:
+    """Class decorator: makes a head available in recipes under `kind`."""
+
+    def add(cls: type[Head]) -> type[Head]:
+        HEADS.register(kind)(cls)
+        cls.kind = kind
+        return cls
+
+    return add
+
+
+def options(kind: str) -> dict[str, Option]:
+    """The options of a head kind: its keyword-only arguments, but for those that the task decides."""
+    found = {}
+    for given in inspect.signature(HEADS[kind].__init__, eval_str=True).parameters.values():
+        if given.kind is given.KEYWORD_ONLY and given.name not in GIVEN:
+            bare, limit = given.annotation, None
+            if get_origin(bare) is Annotated:
+                bare, limit = get_args(bare)
+            found[given.name] = Option(bare, given.default, limit)
+    return found
+
+
+def check_spec(spec: Mapping[str, Any], where: str = "head") -> None:
+    """Raises UserError, naming `where`, unless `spec` is {"kind": ..., option: value, ...}, all known and possible."""
+    if not isinstance(spec, Mapping) or "kind" not in spec:
+        raise UserError(f"{where}: a head needs a kind; there is: {', '.join(sorted(HEADS))}")
+    kind = spec["kind"]
+    HEADS.named(kind, f"{where}.kind")
+    known = options(kind)
+    for name, value in spec.items():
+        if name == "kind":
+            continue
+        if name not in known and name != "reduce":
+            hint = nearest(str(name), known) if known else "it has no options"
+            raise UserError(f"{where}.{name}: {kind!r} has no such option; {hint}")
+        known.get(name, REDUCE).check(value, f"{where}.{name}")
+
+
+class Impossible(UserError):
+    """An option that cannot go with the task, the width or another option; raised by a head."""
+
+    def __init__(self, option: str, why: str) -> None:
+        super().__init__(f"head.{option}: {why}")
+        self.option = option
+
+
+def build_head(spec: Mapping[str, Any], *, layers: int, width: int, task: str, outputs: int | None = None) -> Head:
+    """A head from its recipe entry.
+
+    outputs: logits per position, where the task does not fix them (spans: 2, score: 1); 2 by default.
+    """
+    check_spec(spec)
+    serves = TASKS.named(task, "task")
+    if layers < 1 or width < 1:
+        raise UserError(f"head: layers ({layers}) and width ({width}) must be positive")
+    cls = HEADS[spec["kind"]]
+    reduce: Reduce = spec.get("reduce", serves.reduce)
+    if serves.reduce == "none" and reduce != "none":
+        raise Impossible("reduce", f"the task {task!r} takes the logits of every token; leave it out")
+    if cls.needs_tokens and reduce == "first":
+        hint = 'give reduce = "mean"'
+        raise UserError(f"head {spec['kind']!r} cannot read [CLS] alone, as the task {task!r} does; {hint}")
+    outputs = serves.outputs if isinstance(serves.outputs, int) else 2 if outputs is None else outputs
+    if outputs < 1:
+        raise UserError(f"head: outputs must be at least 1, not {outputs}")
+    given = {"positions": "cls" if reduce == "first" else "all", "bias": not serves.positions_compete}
+    wanted = inspect.signature(cls.__init__).parameters
+    arguments = {name: value for name, value in given.items() if name in wanted}
+    arguments |= {name: value for name, value in spec.items() if name not in ("kind", "reduce")}
+    head = cls(layers, width, outputs, **arguments)
+    head.reduce = head.reduce or reduce
+    return head
+
+
+def head_name(spec: Mapping[str, Any]) -> str:
+    """A short readable name for a spec: `compress size=386 skip`, `pool`."""
+    words = [str(spec["kind"])]
+    for name, value in spec.items():
+        if name != "kind" and value is not False:
+            words.append(name if value is True else f"{name}={value}")
+        elif value is False and options(spec["kind"])[name].default is True:
+            words.append(f"{name}=false")
+    return " ".join(words)
