@@ -17,7 +17,7 @@ import pytest
 
 from bertvision import __version__
 from bertvision.cli import app, data_app, main
-from bertvision.cli.printing import print_table
+from bertvision.cli.options import print_table
 from bertvision.data.sources import fetch_official
 from bertvision.evaluate.ensemble import GREEDY
 from bertvision.heads import HEADS
@@ -355,14 +355,14 @@ def test_an_interrupted_study_says_how_to_go_on(place, tmp_path):
     os.kill(command.process.pid, signal.SIGINT)
     done = command.wait()
     assert done.code == 130
-    assert done.err.splitlines()[-1] == "stopped; the same command goes on from here"
+    assert done.err.splitlines()[-1] == "stopped; the same command continues from here"
     assert "Traceback" not in done.err
 
 
 @pytest.mark.parametrize(
     ("verb", "out_of_memory", "stopped"),
     [
-        ("study", "lower batch_tokens in the recipe", "stopped; the same command goes on from here\n"),
+        ("study", "lower batch_tokens in the recipe", "stopped; the same command continues from here\n"),
         ("ask", "give shorter texts, fewer at once", "stopped\n"),
         ("serve", "lower --batch-tokens\n", "stopped\n"),
         ("heads", "close other programs", "stopped\n"),

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from bertvision import __version__
-from bertvision.cli.data import data_app
-from bertvision.cli.looking import analyze, ensemble, evaluate, heads, params, report
-from bertvision.cli.printing import help_without_verb
-from bertvision.cli.reading import ask, export, reader, serve
-from bertvision.cli.studying import finetune, search, study, tap, train
+from bertvision.cli.datasets import data_app
+from bertvision.cli.facts import heads, params, recipe
+from bertvision.cli.options import help_without_verb
+from bertvision.cli.readers import ask, export, reader, serve
+from bertvision.cli.runs import analyze, ensemble, evaluate, report
+from bertvision.cli.studies import finetune, search, study, tap, train
 from bertvision.errors import UserError
 
 __all__ = ["app", "data_app", "main"]
@@ -23,9 +24,10 @@ INTERRUPTED = 130  # what typer makes of Ctrl-C
 VERBS = (
     *(study, finetune, train, search, tap),
     *(evaluate, ensemble, analyze, report),
-    *(serve, heads, params, reader, ask, export),
+    *(reader, ask, serve, export),
+    *(heads, params, recipe),
 )
-RESUMED = {verb.__name__ for verb in (study, finetune, train, search, tap)}  # what they have done is not done again
+RESUMED = {verb.__name__ for verb in VERBS[:5]}  # the same command continues where it stopped
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 for verb in VERBS:
@@ -45,14 +47,14 @@ def top(
 
 
 def main() -> None:
-    """Runs the command line; what is the user's to mend is one line and exit code 2."""
+    """Runs the command line; an error the user can fix is one line on stderr and exit code 2."""
     try:
         code = app(standalone_mode=False)
-        if sys.stdout is not None:  # closed by whoever started this process
+        if sys.stdout is not None:  # closed by the parent process
             sys.stdout.flush()
     except (UserError, UsageError) as error:
         code = _complain(str(error) if isinstance(error, UserError) else f"{error.format_message()} (try --help)")
-    except BrokenPipeError:  # who reads our output has seen enough
+    except BrokenPipeError:  # stdout was closed by the reader
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     except OSError as error:
@@ -63,9 +65,9 @@ def main() -> None:
     except (MemoryError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
             raise
-        code = _complain(f"out of memory; {_less()}")
+        code = _complain(f"out of memory; {_advice()}")
     if code == INTERRUPTED:
-        print("stopped; the same command goes on from here" if _verb() in RESUMED else "stopped", file=sys.stderr)
+        print("stopped; the same command continues from here" if _verb() in RESUMED else "stopped", file=sys.stderr)
     sys.exit(code)
 
 
@@ -73,12 +75,12 @@ def _verb() -> str:
     return next((word for word in sys.argv[1:] if not word.startswith("-")), "")
 
 
-def _less() -> str:
-    """What to ask less of where memory was not enough."""
+def _advice() -> str:
+    """What to change where memory was not enough."""
     if _verb() in RESUMED:
-        return "lower batch_tokens in the recipe, the same command then goes on from here"
+        return "lower batch_tokens in the recipe; the same command then continues from here"
     ways = {"ask": "give shorter texts, fewer at once, or a lower --top-k", "serve": "lower --batch-tokens"}
-    return ways.get(_verb(), "close other programs, or use a machine with more of it")
+    return ways.get(_verb(), "close other programs, or use a machine with more memory")
 
 
 def _complain(text: str) -> int:

@@ -1,13 +1,11 @@
-"""`bertvision data ...`: verbs for sets of questions and texts."""
+"""`bertvision data ...`: verbs for data sets."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bertvision.cli.options import AsJson
-from bertvision.cli.printing import help_without_verb
+from bertvision.cli.options import AsJson, help_without_verb, print_json
 
 data_app = typer.Typer()
 
@@ -46,7 +44,7 @@ def stats(
 
     found = describe(source, DataRecipe(glue=glue, text=tuple(text or ()), label=label))
     if as_json:
-        print(json.dumps(found))
+        print_json(found)
         return
     for key, value in found.items():
         shown = ", ".join(f"{name} {number}" for name, number in value.items()) if isinstance(value, dict) else value

@@ -1,13 +1,11 @@
-"""Verbs that work on a recipe: the whole study, its parts, and the search for better heads."""
+"""Verbs that run a recipe: the whole study, its parts, and the search for better heads."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from bertvision.cli.options import AsJson, Out, RecipePath, Settings
-from bertvision.cli.printing import print_table
+from bertvision.cli.options import AsJson, Code, Out, RecipePath, Seed, Settings, print_json, print_table
 from bertvision.errors import UserError
 
 
@@ -18,6 +16,7 @@ def study(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write curves for TensorBoard, into tensorboard/ of the run.")
     ] = False,
+    code: Code = None,
     as_json: AsJson = False,
 ) -> None:
     """The main job: everything from tuning to the report. Starts again where it stopped."""
@@ -36,15 +35,17 @@ def study(
     found = read_study(job.directory)
     page = write_pages(found, job.directory)
     if as_json:
-        print(json.dumps(found.scores))
+        print_json(found.scores)
         return
     print_table(found.scores)
     print(f"report: {page}")
     print("\n".join(f"reader: {reader}" for reader in readers))
 
 
-def finetune(recipe: RecipePath, settings: Settings = None, out: Out = None, as_json: AsJson = False) -> None:
-    """Tune the backbone of a recipe, leaving its checkpoints."""
+def finetune(
+    recipe: RecipePath, settings: Settings = None, out: Out = None, code: Code = None, as_json: AsJson = False
+) -> None:
+    """Tune the backbone of a recipe and keep its checkpoints."""
     job = _study(recipe, settings, out, quiet=as_json)
     job.begin()
     found = {
@@ -54,19 +55,21 @@ def finetune(recipe: RecipePath, settings: Settings = None, out: Out = None, as_
         for one in _begun(job)
     }
     if as_json:
-        print(json.dumps(found if job.recipe.variants else found[str(job.directory)]))
+        print_json(found if job.recipe.variants else found[str(job.directory)])
         return
     print("\n".join(path for seeds in found.values() for paths in seeds.values() for path in paths.values()))
 
 
-def train(recipe: RecipePath, settings: Settings = None, out: Out = None, as_json: AsJson = False) -> None:
+def train(
+    recipe: RecipePath, settings: Settings = None, out: Out = None, code: Code = None, as_json: AsJson = False
+) -> None:
     """Train the bank of heads on every checkpoint that `finetune` has left in the run."""
     job = _study(recipe, settings, out, quiet=as_json)
     if not all(one.recipe.heads for one in job.studies):
         raise UserError(f"{recipe}: heads: there are none to train; add [[heads]] with a kind")
     job.begin()
-    paths = [one.train(seed, epoch) for one in _begun(job) for seed in one.recipe.seeds for epoch in one.epochs]
-    print(json.dumps([str(path) for path in paths]) if as_json else "\n".join(map(str, paths)))
+    paths = [str(one.train(seed, epoch)) for one in _begun(job) for seed in one.recipe.seeds for epoch in one.epochs]
+    print_json(paths) if as_json else print("\n".join(paths))
 
 
 def search(
@@ -75,15 +78,16 @@ def search(
     size: Annotated[int, typer.Option("--round", min=1, help="How many are trained at once, in the same passes.")] = 8,
     settings: Settings = None,
     out: Out = None,
+    code: Code = None,
     as_json: AsJson = False,
 ) -> None:
-    """Search for better heads on the last checkpoint, judged on the tuning set. Starts again where it stopped."""
+    """Search for better heads on the last checkpoint, compared on the tuning set. Starts again where it stopped."""
     from bertvision.train.search import Search
 
     job = Search(_single(recipe, settings, out, quiet=as_json), trials=trials, size=size)
     rows = job.run()
     if as_json:
-        print(json.dumps({"best": str(job.best), "trials": rows}))
+        print_json({"best": str(job.best), "trials": rows})
         return
     from bertvision.report.terminal import print_trials
 
@@ -97,15 +101,16 @@ def tap(
     out: Out = None,
     split: Annotated[str, typer.Option(help="train, tune or test.")] = "train",
     checkpoint: Annotated[
-        float | None, typer.Option(help="Epoch of the checkpoint; the last, or the encoder as it came, if not given.")
+        float | None, typer.Option(help="Epoch of the checkpoint; the last, or the untuned encoder, if not given.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed; the first if not given.")] = None,
+    seed: Seed = None,
     layers: Annotated[
         str, typer.Option(help="all, last, or some by number: 0,6,12; 0 is the embedding output.")
     ] = "all",
     positions: Annotated[str, typer.Option(help="all tokens, or cls.")] = "all",
     dtype: Annotated[str, typer.Option(help="fp16, int8 or fp32.")] = "fp16",
-    forecast: Annotated[bool, typer.Option("--forecast", help="Only say what it would cost; write nothing.")] = False,
+    forecast: Annotated[bool, typer.Option("--forecast", help="Only print the expected cost; write nothing.")] = False,
+    code: Code = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the hidden states of a split to a store in the run. Starts again where it stopped."""
@@ -116,10 +121,10 @@ def tap(
     source = Tap(job, split=split, checkpoint=checkpoint, seed=seed, **what)
     if forecast or not as_json:
         expected = source.forecast()
-        print(json.dumps(expected.to_json()) if as_json else "\n".join(expected.lines()))
+        print_json(expected.to_json()) if as_json else print("\n".join(expected.lines()))
     if not forecast:
         found = source.write()
-        print(json.dumps(found) if as_json else "\n".join(f"{key:18} {value}" for key, value in found.items()))
+        print_json(found) if as_json else print("\n".join(f"{key:18} {value}" for key, value in found.items()))
 
 
 def _study(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bool = False) -> Any:
@@ -130,7 +135,7 @@ def _study(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bo
 
 
 def _single(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bool) -> Any:
-    """A study of its own, not one of several."""
+    """A study without variants."""
     job = _study(recipe, settings, out, quiet)
     if job.recipe.variants:
         raise UserError(f"{recipe}: has variants; name the recipe.toml that a study left in the directory of one")

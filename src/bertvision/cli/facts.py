@@ -1,0 +1,85 @@
+"""Verbs that describe what can be used: heads, parameter counts, the recipe's keys."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from bertvision.cli.options import AsJson, Code, Outputs, Task, print_json
+from bertvision.errors import UserError
+
+
+def heads(
+    layers: Annotated[int, typer.Option(help="Layers of the backbone, embedding output included.")] = 7,
+    width: Annotated[int, typer.Option(help="Width of the backbone.")] = 384,
+    backbone: Annotated[
+        str, typer.Option(help="Take layers and width from this architecture, e.g. bert-large-uncased.")
+    ] = "",
+    task: Task = "spans",
+    outputs: Outputs = 2,
+    code: Code = None,
+    as_json: AsJson = False,
+) -> None:
+    """The registered heads with their options, formula and parameter count."""
+    from bertvision.heads.catalog import catalog
+
+    if backbone:
+        from bertvision.backbone.anatomy import layer_count
+        from bertvision.backbone.anatomy import width as width_of
+        from bertvision.backbone.shapes import empty_model
+
+        model = empty_model(backbone)
+        layers, width = layer_count(model), width_of(model)
+    entries = catalog(layers, width, task, outputs)
+    if as_json:
+        print_json(entries)
+        return
+    from bertvision.report.terminal import print_heads
+
+    print_heads(entries, layers, width, task)
+
+
+def params(
+    backbone: Annotated[
+        str, typer.Option(help="An architecture known offline, or a directory with config.json.")
+    ] = "minilm",
+    train_layers: Annotated[str, typer.Option(help="`all`, or the number of last blocks that train.")] = "all",
+    adapters: Annotated[int, typer.Option(help="Size of Houlsby adapters, 0 = none.")] = 0,
+    lora: Annotated[int, typer.Option(help="Rank of LoRA, 0 = none.")] = 0,
+    head: Annotated[str, typer.Option(help="A kind of head, or a JSON table of it.")] = "last",
+    task: Task = "spans",
+    outputs: Outputs = 2,
+    code: Code = None,
+    as_json: AsJson = False,
+) -> None:
+    """Exact parameter counts of any backbone, tuning and head, without weights."""
+    from bertvision.backbone.tuning import Tuning
+    from bertvision.train.count import parameter_table
+
+    blocks: Any = int(train_layers) if train_layers.isdecimal() else train_layers
+    plan = Tuning(blocks, adapters, lora)
+    table = parameter_table(backbone, plan, _head(head), task=task, outputs=outputs)
+    if as_json:
+        print_json(table)
+        return
+    for key, value in table.items():
+        shown = f"{value:,}" if isinstance(value, int) else f"{value:.4f}" if isinstance(value, float) else value
+        print(f"{key:22} {shown}")
+
+
+def recipe(
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema, for editors.")] = False,
+) -> None:
+    """The keys of a recipe, with type, default and meaning."""
+    from bertvision.reference import json_schema, reference
+
+    print(json.dumps(json_schema(), indent=2) if schema else reference(), end="\n" if schema else "")
+
+
+def _head(text: str) -> dict[str, Any]:
+    if not text.lstrip().startswith("{"):
+        return {"kind": text}
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f'--head {text}: not JSON ({error}); for example \'{{"kind":"compress","size":64}}\'') from None

@@ -1,0 +1,116 @@
+"""Verbs that read finished runs: scores, ensembles, analyses, reports."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bertvision.cli.options import AsJson, Checkpoint, Code, RunPath, Seed, print_json, print_table
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run's directory, or a predictions file {question id: answer}.")],
+    data: Annotated[
+        str,
+        typer.Option(help="Data to score on: a SQuAD file, sample:…, glue:…, a table; the run's test set by default."),
+    ] = "",
+    checkpoint: Checkpoint = None,
+    seed: Seed = None,
+    member: Annotated[str, typer.Option(help="Only this member.")] = "",
+    decoding: Annotated[str, typer.Option(help="joint or independent; the recipe's if not given.")] = "",
+    no_answer_scores: Annotated[
+        Path | None, typer.Option(help="With a predictions file: {question id: score}.")
+    ] = None,
+    submission: Annotated[
+        Path | None, typer.Option(help="Write predictions for --data glue:TASK/test there, in GLUE's format.")
+    ] = None,
+    predictions: Annotated[
+        Path | None,
+        typer.Option(help="Write predictions for --data, labelled or not, to this file: a line of JSON per row."),
+    ] = None,
+    code: Code = None,
+    as_json: AsJson = False,
+) -> None:
+    """Scores of every member of a run on any data, or official scores of a predictions file."""
+    from bertvision.train.evaluation import predict_run, score_file, score_run, submit_run
+
+    cell: dict[str, Any] = {"data": data, "checkpoint": checkpoint, "seed": seed, "member": member}
+    if out := submission or predictions:
+        path, name = (submit_run if submission else predict_run)(run, out, quiet=as_json, **cell)
+        print_json({"file": str(path), "member": name}) if as_json else print(f"{path}: predictions of {name}")
+    elif run.is_dir():
+        rows = score_run(run, decoding=decoding, quiet=as_json, **cell)
+        print_json(rows) if as_json else print_table(rows)
+    else:
+        found = score_file(run, data, no_answer_scores)
+        lines = "\n".join(f"{key:20} {value:.6g}" for key, value in found.items())
+        print_json([found]) if as_json else print(lines)
+
+
+def ensemble(
+    run: RunPath,
+    members: Annotated[
+        str,
+        typer.Option(metavar="A,B,…", help='The members, e.g. "backbone, pool" or "pool @ epoch 0.3, seed 2"; all.'),
+    ] = "",
+    greedy: Annotated[
+        bool, typer.Option("--greedy", help="Choose among them on the tuning set, by forward selection.")
+    ] = False,
+    how: Annotated[str, typer.Option(help="max, mean or product of the probabilities.")] = "max",
+    checkpoint: Annotated[
+        list[float] | None, typer.Option(help="Epoch of a checkpoint; may be repeated; the last if not given.")
+    ] = None,
+    seed: Seed = None,
+    all_seeds: Annotated[bool, typer.Option("--all-seeds", help="Members of all seeds.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to save members and weights; RUN/ensemble.json if not given.")
+    ] = None,
+    code: Code = None,
+    as_json: AsJson = False,
+) -> None:
+    """Combine members of a run from its stored predictions: chosen on the tuning set, reported on the test set."""
+    from bertvision.train.combine import ensemble_run
+
+    scope: dict[str, Any] = {"checkpoints": checkpoint or (), "seed": seed, "all_seeds": all_seeds}
+    rows = ensemble_run(run, members=members, greedy=greedy, how=how, out=out, quiet=as_json, **scope)
+    if as_json:
+        print_json(rows)
+        return
+    print(f"{rows[0]['member']}: {rows[0]['parts']}")
+    print_table(rows)
+
+
+def analyze(
+    run: RunPath, checkpoint: Checkpoint = None, seed: Seed = None, code: Code = None, as_json: AsJson = False
+) -> None:
+    """Where members are right and wrong, their calibration, and the most instructive mistakes: RUN/analysis.json."""
+    from bertvision.train.analysis import analyze_run
+
+    found = analyze_run(run, epoch=checkpoint, seed=seed, quiet=as_json)
+    if as_json:
+        print_json(found)
+        return
+    from bertvision.report.findings import print_analysis
+
+    print_analysis(found)
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The directory of a run, or of several.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where to write it; into the run itself, or runs/compared for several, if not given."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tables and plots again, from the files of a run, finished or not; several runs on one page."""
+    from bertvision.report.page import write_pages
+    from bertvision.report.runs import read_runs
+
+    found = read_runs(runs)
+    page = write_pages(found, out or (runs[0] if len(runs) == 1 else Path("runs") / "compared"))
+    if as_json:
+        print_json(found.scores)
+        return
+    print_table(found.scores)
+    print(f"report: {page}")
