@@ -11,7 +11,7 @@ from typing import Any
 from bertvision.backbone.backbone import Backbone
 from bertvision.data.batches import BatchPlan, collate
 from bertvision.recipe import BankRecipe
-from bertvision.states.source import live
+from bertvision.states.store import live
 from bertvision.tasks import Dataset, Spans
 from bertvision.train.bank import HeadBank, train_bank
 from bertvision.train.progress import Journal

@@ -10,9 +10,9 @@ from bertvision.backbone.backbone import Backbone
 from bertvision.data.batches import Batch, BatchPlan, collate
 from bertvision.data.windows import Windows
 from bertvision.recipe import BankRecipe
-from bertvision.states.layout import Dtype, padded_bytes
-from bertvision.states.source import Source, live, stored
-from bertvision.states.write import write_store
+from bertvision.states.layout import Dtype, Selection, padded_bytes
+from bertvision.states.store import Source, live, stored
+from bertvision.states.store import write_store
 from side_by_side import Finding, Race, main, squad
 
 LONGEST = 384
@@ -26,7 +26,7 @@ def measure(windows: int, rounds: int) -> list[Finding]:
     size = f"{len(data)} windows of {data.lengths.mean():.0f} tokens"
     found = []
     with tempfile.TemporaryDirectory() as directory:
-        stores = {dtype: write_store(Path(directory) / dtype, backbone, data, dtype=dtype) for dtype in WANTED}
+        stores = {dtype: write_store(Path(directory) / dtype, backbone, data, Selection(dtype)) for dtype in WANTED}
         for dtype, store in stores.items():
             says = f"{store.bytes / 1e6:.0f} MB, padded to {LONGEST} as fp32 {padded / 1e6:.0f} MB; {size}"
             found.append(Finding(f"store_{dtype}", padded / store.bytes, WANTED[dtype], says))

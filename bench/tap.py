@@ -11,7 +11,7 @@ from bertvision.backbone.backbone import Backbone
 from bertvision.data.batches import by_length, collate
 from bertvision.data.windows import Windows
 from bertvision.recipe import EvaluateRecipe
-from bertvision.states.source import live
+from bertvision.states.store import live
 from side_by_side import Finding, main, seconds, squad
 
 SHAPES = ((4096, 384, 1536), (4096, 1536, 384), (2048, 2048, 2048), (1024, 1024, 1024))  # (rows, inner, columns)

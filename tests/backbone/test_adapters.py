@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import gelu, linear
 
-from bertvision.backbone.adapters import Adapter, adapter_size, insert
+from bertvision.backbone.tuning import Adapter, adapter_size, insert
 from bertvision.backbone.anatomy import blocks, projections
 from bertvision.backbone.tuning import count
 from bertvision.errors import UserError

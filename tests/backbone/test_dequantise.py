@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from bertvision.backbone.backbone import Backbone
-from bertvision.backbone.dequantise import digest, read_weights
+from bertvision.backbone.onnx_weights import digest, read_weights
 from bertvision.errors import UserError
 from encoders import save_tiny, tiny_encoder
 

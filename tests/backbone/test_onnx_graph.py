@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from bertvision.backbone.onnx_graph import Node, read_graph
+from bertvision.backbone.onnx_weights import Node, read_graph
 from bertvision.errors import UserError
 
 onnx = pytest.importorskip("onnx")

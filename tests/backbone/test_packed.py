@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from bertvision.backbone.backbone import Backbone
-from bertvision.backbone.packed import Packed, packed
+from bertvision.backbone.cpu_kernels import Packed, packed
 from bertvision.backbone.tuning import Tuning, apply
 from bertvision.data.batches import by_length, collate
 from bertvision.data.sources import load_articles
@@ -75,7 +75,7 @@ def test_a_double_precision_encoder_is_left_alone():
 
 ROWS = """
 import torch
-from bertvision.backbone.packed import Packed
+from bertvision.backbone.cpu_kernels import Packed
 
 def resident():
     with open("/proc/self/statm") as file:

@@ -8,7 +8,7 @@ import torch
 
 from bertvision.backbone import packaged
 from bertvision.backbone.backbone import Backbone
-from bertvision.backbone.dequantise import digest, read_weights
+from bertvision.backbone.onnx_weights import digest, read_weights
 from bertvision.errors import UserError
 
 onnx = pytest.importorskip("onnx")

@@ -7,7 +7,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from bertvision.backbone.trained import load, save, trained_state
+from bertvision.backbone.checkpoint import load, save, trained_state
 from bertvision.backbone.tuning import Tuning, apply
 from bertvision.errors import UserError
 from encoders import FAMILIES, tiny_batch, tiny_encoder

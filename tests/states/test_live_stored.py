@@ -11,8 +11,8 @@ from bertvision.data.squad import records
 from bertvision.data.windows import Windows, make_windows
 from bertvision.errors import UserError
 from bertvision.recipe import BankRecipe
-from bertvision.states.source import Source, live, stored
-from bertvision.states.write import shard_batches, write_store
+from bertvision.states.store import Source, live, stored
+from bertvision.states.store import shard_batches, write_store
 from bertvision.tasks import Spans
 from bertvision.train.bank import HeadBank
 from bertvision.train.learner import Learner

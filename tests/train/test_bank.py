@@ -13,7 +13,7 @@ from bertvision.data.batches import collate, nested_fraction
 from bertvision.errors import UserError
 from bertvision.files import save_tensors
 from bertvision.heads import HEADS
-from bertvision.states.source import live
+from bertvision.states.store import live
 from bertvision.train.bank import HeadBank, at_fractions, file_name, snapshot_of, train_bank, unique_names
 from bertvision.train.loop import Loop
 from bertvision.train.progress import Journal

@@ -8,7 +8,7 @@ import torch
 
 from bertvision.data.batches import BatchPlan, by_length, collate
 from bertvision.recipe import BankRecipe
-from bertvision.states.source import live
+from bertvision.states.store import live
 from bertvision.train.bank import HeadBank, snapshot_of, train_bank
 from bertvision.train.early import check_steps
 from bertvision.train.progress import Journal

@@ -13,8 +13,9 @@ from bertvision.errors import UserError
 from bertvision.files import NoRoom
 from bertvision.heads import HEADS, Head, register
 from bertvision.states import forecast as forecasts
+from bertvision.states.layout import Selection
 from bertvision.states.store import Store
-from bertvision.states.write import write_store
+from bertvision.states.store import write_store
 from bertvision.tasks import TASKS
 from bertvision.train import feeding
 from bertvision.train.bank import HeadBank, states_of, train_bank
@@ -215,7 +216,7 @@ def test_a_damaged_choice_is_one_line(content, tmp_path):
 def tap(place: Path, *sets: str, **options: object) -> Path:
     """A directory of stores, as `bertvision tap` leaves it."""
     for name in sets:
-        write_store(place / f"untuned-{name}", BACKBONE, DATA[name].windows, **options)
+        write_store(place / f"untuned-{name}", BACKBONE, DATA[name].windows, Selection(**options))
     return place
 
 
@@ -242,7 +243,7 @@ def test_a_tapped_store_that_does_not_fit_is_passed_over(tmp_path):
     plain = train(tmp_path / "plain", states="stored")
     tapped = tap(tmp_path / "states", "tune")
     for name, options in (("int8", {"dtype": "int8"}), ("cls", {"positions": "cls"}), ("last", {"reads": "last"})):
-        write_store(tapped / name, BACKBONE, DATA["train"].windows, **options)
+        write_store(tapped / name, BACKBONE, DATA["train"].windows, Selection(**options))
     (shard,) = tap(tmp_path / "whole", "train").glob("*/shard-*")
     damaged = Path(shutil.copytree(tmp_path / "whole" / "untuned-train", tapped / "damaged")) / shard.name
     damaged.write_bytes(bytes([shard.read_bytes()[0] ^ 1]) + shard.read_bytes()[1:])

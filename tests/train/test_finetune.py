@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bertvision.backbone import precision
-from bertvision.backbone.precision import has_bf16
+from bertvision.backbone import cpu_kernels
+from bertvision.backbone.cpu_kernels import has_bf16
 from bertvision.errors import UserError
 from bertvision.heads import HEADS
 from bertvision.recipe import Recipe
@@ -171,7 +171,7 @@ def test_bf16_moves_the_same_weights_nearly_as_far(tmp_path):
 
 
 def test_bf16_is_refused_where_it_would_be_slow(tmp_path, monkeypatch):
-    monkeypatch.setattr(precision, "has_bf16", lambda: False)
+    monkeypatch.setattr(cpu_kernels, "has_bf16", lambda: False)
     with pytest.raises(UserError, match=r"finetune\.precision: this processor has no instructions for bf16"):
         tune(tmp_path, brief(precision="bf16"))
 

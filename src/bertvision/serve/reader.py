@@ -5,7 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bertvision.backbone.hub import upload_folder
+from bertvision.backbone.loading import upload_folder
 from bertvision.data.batches import by_length, collate
 from bertvision.data.windows import Windows, make_windows
 from bertvision.errors import UserError, nearest

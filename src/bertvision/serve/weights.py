@@ -10,8 +10,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from bertvision.backbone import packaged, trained
+from bertvision.backbone import packages
 from bertvision.backbone.backbone import Backbone
+from bertvision.backbone.checkpoint import load_tuned, save_tuned
 from bertvision.backbone.tuning import Tuning
 from bertvision.errors import UserError
 from bertvision.files import fitting, load_tensors, replacing, save_tensors, write_json, write_text
@@ -27,9 +28,9 @@ def load_backbone(directory: Path, config: ReaderConfig, name: str | None = None
     except UserError as error:
         raise UserError(f"{directory}: its backbone is missing: {error}; or give --backbone PATH") from None
     if (found := backbone.fingerprint) != config.fingerprint:
-        damaged = backbone.name == config.backbone and backbone.name in packaged.ALIASES  # names that never change
+        damaged = backbone.name == config.backbone and backbone.name in packages.ALIASES  # names that never change
         way_out = (
-            f"delete {packaged.directory_of(backbone.name)} to have it fetched again"
+            f"delete {packages.directory_of(backbone.name)} to have it fetched again"
             if damaged
             else f"get that one ({config.backbone}), or make the reader again"
         )
@@ -38,7 +39,7 @@ def load_backbone(directory: Path, config: ReaderConfig, name: str | None = None
             f"one this reader was made with ({config.fingerprint[:12]}…); {way_out}"
         )
     if config.tuning:
-        plan = trained.load(backbone.model, directory / ENCODER)
+        plan = load_tuned(backbone.model, directory / ENCODER)
         if asdict(plan.tuning) != config.tuning:
             raise UserError(
                 f"{directory / CONFIG}: tuning: is not the plan that {ENCODER} was tuned by; "
@@ -50,7 +51,7 @@ def load_backbone(directory: Path, config: ReaderConfig, name: str | None = None
 def lasting(backbone: str) -> str:
     """A backbone's name that means the same from any directory."""
     path = Path(backbone).expanduser()
-    is_directory = backbone not in packaged.ALIASES and (path / "config.json").is_file()
+    is_directory = backbone not in packages.ALIASES and (path / "config.json").is_file()
     return str(path.resolve()) if is_directory else backbone
 
 
@@ -118,7 +119,7 @@ def write_reader(
 
 def _write_encoder(path: Path, backbone: Backbone, tuning: Tuning, storage: Storage) -> None:
     with replacing(path) as scratch:
-        trained.save(backbone.model, tuning, scratch)
+        save_tuned(backbone.model, tuning, scratch)
         if storage == "fp16":
             with safe_open(scratch, framework="pt") as file:
                 header = file.metadata()

@@ -1,11 +1,12 @@
-"""Forecast: what a store would weigh, and what live and stored states would cost here, from a few measured batches."""
+"""Forecast: size of a store, and time of training heads on live or stored states, from a few measured batches."""
 
+import copy
 import math
 import os
 import secrets
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,27 +16,26 @@ import torch
 from numpy.typing import NDArray
 
 from bertvision.backbone.backbone import Backbone
-from bertvision.backbone.states import Reads, numbered
+from bertvision.backbone.states import States, numbered
+from bertvision.data.batches import by_length, collate, cut
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
-from bertvision.states.layout import Dtype, Layout, Positions, padded_bytes, readable
-from bertvision.states.manifest import kept_lengths
-from bertvision.states.probe import Bench, Probe, spread
+from bertvision.recipe import BankRecipe
+from bertvision.runtime import CPU
+from bertvision.states.layout import Dtype, Layout, Selection, encode, padded_bytes, readable
+from bertvision.states.store import OpenShard, live, write_shard
 
 try:
     import resource
-except ImportError:  # Windows: there memory is not told
+except ImportError:  # Windows: memory is not reported there
     resource = None  # type: ignore[assignment]
 
-SPARE = 1.05  # a store is not begun unless the disk would keep this much of its size free
+SPARE = 1.05  # a store is started only if the disk has room for this many times its size
 
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """What is to be expected of a tuning set on which heads are looked at `times` times while they learn.
-
-    The seconds of one look: of the encoder, of all heads together, of reading a store; and of writing and checking it.
-    """
+    """Evaluations on a tuning set while heads train, `times` of them. Seconds: of one evaluation."""
 
     times: int = 0
     windows: int = 0
@@ -48,12 +48,11 @@ class Looks:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What is to be expected of training `heads` heads for `epochs` epochs.
+    """Expected cost of training `heads` heads for `epochs` epochs.
 
     bytes: of a store, by dtype; padded_bytes: of all windows as fp32, padded to the longest; both with the tuning set,
-    where heads are looked at on one. The seconds of one epoch: of the encoder, of all heads together, of writing a
-    store, of checking it on first use, of reading it. held_bytes: most memory this process has held until now, with
-    the largest batch measured; 0 = not known. free_bytes: of the disk.
+    if there is one. Seconds: of one epoch; check: of the first read of a store. held_bytes: peak memory of this
+    process, with the largest batch measured; 0 = unknown. free_bytes: of the disk.
     """
 
     windows: int
@@ -75,13 +74,13 @@ class Forecast:
 
     @property
     def live_seconds(self) -> float:
-        """The encoder runs in every epoch, and at every look."""
+        """The encoder runs in every epoch and every evaluation."""
         looks = self.looks.times * (self.looks.encoder_seconds + self.looks.heads_seconds)
         return self.epochs * (self.encoder_seconds + self.heads_seconds) + looks
 
     @property
     def stored_seconds(self) -> float:
-        """The encoder runs once, as if nothing were written at the same time; every epoch and every look reads."""
+        """The encoder runs once; every epoch and every evaluation reads."""
         looks = self.looks
         once = self.encoder_seconds + self.write_seconds + self.check_seconds
         once += looks.encoder_seconds + looks.write_seconds + looks.check_seconds
@@ -89,7 +88,7 @@ class Forecast:
         return once + self.epochs * (self.read_seconds + self.heads_seconds) + again
 
     def choose(self) -> tuple[Literal["live", "stored"], str]:
-        """The quicker way that the disk has room for, and why."""
+        """The quicker way that the disk has room for, and the reason."""
         wanted = self.bytes[self.dtype]
         times = f"live takes {_time(self.live_seconds)}, stored {_time(self.stored_seconds)}"
         if self.stored_seconds == math.inf:
@@ -101,12 +100,11 @@ class Forecast:
         return "stored", f"{times}; the store needs {readable(wanted)} of {readable(self.free_bytes)} that are free"
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as plain values, with the choice; seconds that are not possible are None."""
+        """All fields, the totals and the choice; impossible seconds are None."""
         choice, why = self.choose()
         found = asdict(self) | {"live_seconds": self.live_seconds, "stored_seconds": self.stored_seconds}
-        found["looks"] = {key: None if value == math.inf else value for key, value in found["looks"].items()}
-        plain = {key: None if value == math.inf else value for key, value in found.items()}
-        return {**plain, "choice": choice, "why": why}
+        found["looks"] = _without_infinity(found["looks"])
+        return {**_without_infinity(found), "choice": choice, "why": why}
 
     def lines(self) -> list[str]:
         """The forecast in words."""
@@ -119,8 +117,8 @@ class Forecast:
         work = f"{self.epochs:g} epochs of {self.heads} heads"
         choice, why = self.choose()
         padded, free = readable(self.padded_bytes), readable(self.free_bytes)
-        memory = [f"memory: {readable(self.held_bytes)} held until now"] if self.held_bytes else []
-        looks = [f"looks: {self.looks.windows:,} windows, {self.looks.times} times"] if self.looks.times else []
+        memory = [f"memory: peak so far {readable(self.held_bytes)}"] if self.held_bytes else []
+        looks = [f"evaluations: {self.looks.windows:,} windows, {self.looks.times} times"] if self.looks.times else []
         return [
             f"windows: {self.windows:,} of {mean:.0f} tokens, the longest {self.longest}; together {self.tokens:,}",
             *looks,
@@ -136,94 +134,143 @@ def forecast(
     backbone: Backbone,
     windows: Windows,
     heads: Sequence[Any],
-    epochs: float,
+    recipe: BankRecipe,
     *,
     directory: Path,
-    reads: Reads = "all",
-    positions: Positions = "all",
-    dtype: Dtype = "fp16",
-    batch_size: int = 16,
-    batch_tokens: int = 4096,
+    selection: Selection = Selection(),
     looked_at: Windows | None = None,
     looks: int = 0,
 ) -> Forecast:
-    """Measures the longest, the middle and the shortest batch, all of it for real, and adds up over all lengths.
+    """Measures the longest, the middle and the shortest batch and extrapolates over all lengths.
 
-    heads: modules States -> logits; copies of them are trained. directory: where a store would be, for the speed and
-    the room of that disk; nothing stays there. looked_at: a tuning set that is read `looks` times beside the epochs.
+    heads: modules with `logits(states)`; copies of them are trained. directory: where a store would be, for the speed and
+    the free space of that disk; nothing is left there. looked_at: a tuning set, evaluated `looks` times in all.
     """
-    lengths = windows.lengths
-    if not len(lengths):
+    if not len(windows):
         raise UserError("forecast: there is nothing to read; give data with at least one question")
-    disk = _existing(directory)
-    place = (
-        disk / f".forecast.{os.getpid()}-{secrets.token_hex(4)}"
-    )  # a scratch name: `claim` clears away what a kill left
+    disk = next(place for place in (directory, *directory.absolute().parents) if place.is_dir())
+    scratch = disk / f".forecast.{os.getpid()}-{secrets.token_hex(4)}"  # a name that `claim` removes after a kill
     try:
         with torch.random.fork_rng(devices=[]):
-            bench = Bench(backbone, windows, heads, reads, positions, dtype, place / "shard.bin")
-            shortest, *others = spread(lengths, batch_size, batch_tokens)
+            bench = _Bench(backbone, windows, heads, selection, scratch / "shard.bin")
+            shortest, *others = _spread(windows.lengths, recipe.batch_size, recipe.batch_tokens)
             bench.measure(shortest)  # the first time everything is slower
-            probes = [bench.measure(index) for index in (shortest, *others)]
+            probes = dict(bench.measure(index) for index in (shortest, *others))
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
     sets = [windows] if looked_at is None or not looks else [windows, looked_at]
-    layers, width = len(numbered(reads, backbone.layers)), backbone.width
-    kept = [kept_lengths(one, positions) for one in sets]
-    names: list[Dtype] = [dtype, "fp16", "int8"]
-    sizes: dict[str, int] = {name: sum(Layout(one, layers, width, name).bytes for one in kept) for name in names}
-    cached = sizes[dtype] <= _memory() / 2  # else too large for the page cache: read as fast as written
+    shape = len(numbered(selection.reads, backbone.layers)), backbone.width
+    kept = [selection.lengths(one) for one in sets]
+    names: list[Dtype] = [selection.dtype, "fp16", "int8"]
+    sizes: dict[str, int] = {name: sum(Layout(one, *shape, name).bytes for one in kept) for name in names}
+    cached = sizes[selection.dtype] <= _memory() / 2  # else too large for the page cache: read as fast as written
     training, *looking = [_seconds(probes, one.lengths, cached) for one in sets]
+    evaluating = Looks()
+    if looking:
+        heads_seconds = looking[0].pop("looks_seconds")
+        evaluating = Looks(looks, len(sets[1]), **(looking[0] | {"heads_seconds": heads_seconds}))
+    del training["looks_seconds"]
     return Forecast(
         windows=len(windows),
-        tokens=int(lengths.sum()),
-        longest=int(lengths.max(initial=0)),
-        epochs=epochs,
+        tokens=int(windows.lengths.sum()),
+        longest=int(windows.lengths.max()),
+        epochs=recipe.epochs,
         heads=len(heads),
-        dtype=dtype,
+        dtype=selection.dtype,
         bytes=sizes,
-        padded_bytes=sum(padded_bytes(len(one), int(one.max(initial=0)), layers, width) for one in kept),
-        encoder_seconds=training["encoder"],
-        heads_seconds=training["heads"],
-        write_seconds=training["write"],
-        check_seconds=training["check"],
-        read_seconds=training["read"],
-        held_bytes=_held(),
+        padded_bytes=sum(padded_bytes(len(one), int(one.max(initial=0)), *shape) for one in kept),
+        **training,
+        held_bytes=_peak_memory(),
         free_bytes=shutil.disk_usage(disk).free,
-        looks=_looks(looks, sets[-1], *looking) if looking else Looks(),
+        looks=evaluating,
     )
 
 
-def _looks(times: int, windows: Windows, seconds: dict[str, float]) -> Looks:
-    return Looks(
-        times=times,
-        windows=len(windows),
-        encoder_seconds=seconds["encoder"],
-        heads_seconds=seconds["looks"],
-        write_seconds=seconds["write"],
-        check_seconds=seconds["check"],
-        read_seconds=seconds["read"],
-    )
+class _Bench:
+    """Measures a batch in every part of the work: encoder, heads forward and backward, a shard written and read."""
+
+    def __init__(
+        self, backbone: Backbone, windows: Windows, heads: Sequence[Any], selection: Selection, path: Path
+    ) -> None:
+        self.windows, self.pad, self.dtype, self.path = windows, backbone.pad, selection.dtype, path
+        self.lengths = selection.lengths(windows)
+        self.feed = live(backbone, selection.reads, selection.positions)
+        self.heads = [copy.deepcopy(head).train() for head in heads]
+        self.optimizers = [torch.optim.AdamW(head.parameters(), fused=True) for head in self.heads]
+
+    def measure(self, index: NDArray[np.int64]) -> tuple[float, dict[str, float]]:
+        """The mean length of the windows, and the seconds per token of each part of the work."""
+        states: list[States] = []
+        seconds = {
+            "encoder": _timed(lambda: states.append(self.feed(collate(self.windows, index, self.pad)))),
+            "heads": _timed(lambda: self._learn(states[0])),
+            "looks": _timed(lambda: self._evaluate(states[0])),
+            **self._store(index, states[0]),
+        }
+        tokens = int(self.windows.lengths[index].sum())
+        return tokens / len(index), {part: found / tokens for part, found in seconds.items()}
+
+    def _learn(self, states: States) -> None:
+        for head, optimizer in zip(self.heads, self.optimizers):
+            head.logits(states).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    @torch.no_grad()
+    def _evaluate(self, states: States) -> None:
+        for head in self.heads:
+            head.logits(states)
+
+    def _store(self, index: NDArray[np.int64], states: States) -> dict[str, float]:
+        rows = np.arange(len(index))
+        _, layers, _, width = states.layers.shape
+        layout = Layout(self.lengths[index], layers, width, self.dtype)
+        shards: list[OpenShard] = []
+
+        def write() -> None:
+            pieces = [(rows, encode(states.layers, self.dtype))]
+            shards.append(OpenShard(self.path, layout, write_shard(self.path, layout, pieces)))
+
+        try:
+            seconds = _timed(write)
+        except UserError:  # the disk is full or read-only, or the states do not fit the format: only live is possible
+            return {"write": math.inf, "check": 0.0, "read": 0.0}
+        check = _timed(shards[0].verify)
+        out = torch.empty(states.layers.shape)
+        return {
+            "write": seconds,
+            "check": check,
+            "read": _timed(lambda: shards[0].read(rows, self.lengths[index], out, rows)),
+        }
 
 
-def _seconds(probes: list[Probe], lengths: NDArray[np.int64], cached: bool) -> dict[str, float]:
-    """{part of the work: seconds for windows of these lengths}"""
-    found = {what: _total(probes, what, lengths) for what in ("encoder", "heads", "looks", "write", "check", "read")}
-    return found if cached else found | {"read": max(found["write"], found["read"])}
+def _timed(work: Callable[[], None]) -> float:
+    began = CPU.clock()
+    work()
+    return CPU.clock() - began
 
 
-def _total(probes: list[Probe], what: str, lengths: NDArray[np.int64]) -> float:
-    """Seconds for all windows: those per token, interpolated between the lengths that were measured."""
-    found = {probe.length: getattr(probe, what) / probe.tokens for probe in probes}
-    if math.inf in found.values():
-        return math.inf
-    known = sorted(found)
-    return float((lengths * np.interp(lengths, known, [found[length] for length in known])).sum())
+def _spread(lengths: NDArray[np.int64], batch_size: int, batch_tokens: int) -> list[NDArray[np.int64]]:
+    """The batch of the shortest windows, one of the middle, and that of the longest."""
+    falling = by_length(lengths, batch_tokens, batch_size)
+    rising = cut(np.argsort(lengths, kind="stable"), lengths, batch_size, batch_tokens)
+    return [rising[0], falling[len(falling) // 2], falling[0]]
 
 
-def _existing(directory: Path) -> Path:
-    """The directory, or the nearest above it that is there."""
-    return next(place for place in (directory, *directory.absolute().parents) if place.is_dir())
+def _seconds(probes: dict[float, dict[str, float]], lengths: NDArray[np.int64], cached: bool) -> dict[str, float]:
+    """{part of the work + "_seconds": seconds for windows of these lengths}, interpolated between measured lengths."""
+    known = sorted(probes)
+    found = {}
+    for part in probes[known[0]]:
+        per_token = [probes[length][part] for length in known]
+        possible = math.inf not in per_token
+        total = float((lengths * np.interp(lengths, known, per_token)).sum()) if possible else math.inf
+        found[f"{part}_seconds"] = total
+    return found if cached else found | {"read_seconds": max(found["write_seconds"], found["read_seconds"])}
+
+
+def _without_infinity(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: None if value == math.inf else value for key, value in table.items()}
 
 
 def _memory() -> int:
@@ -233,8 +280,7 @@ def _memory() -> int:
     return 8 << 30
 
 
-def _held() -> int:
-    """Most memory this process has held."""
+def _peak_memory() -> int:
     if resource is None:
         return 0
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -1,36 +1,62 @@
-"""How the states of windows lie in a shard: real tokens only, as fp32, fp16 or int8, with a checksum per window."""
+"""Layout of a store on disk: windows in a shard (real tokens only, a checksum per window) and the manifest."""
 
+import hashlib
+import json
 import math
 import zlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bertvision.backbone.backbone import Backbone
+from bertvision.backbone.states import Reads, numbered, spelt
+from bertvision.data.windows import Windows
 from bertvision.errors import UserError
+from bertvision.files import fitting, read_json, write_json
 
 Dtype = Literal["fp32", "fp16", "int8"]
 Positions = Literal["all", "cls"]  # which tokens
 
+FORMAT = 1
+NAME = "manifest.json"
 DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "int8": torch.int8}
 SCALE_BYTES = 4  # an int8 row has one fp32 scale
 CHECK_BYTES = 4  # crc32
 
 
 @dataclass(frozen=True, slots=True)
+class Selection:
+    """Which states a store keeps: layers, token positions, and the number format."""
+
+    dtype: Dtype = "fp16"
+    reads: Reads = "all"
+    positions: Positions = "all"
+
+    def __str__(self) -> str:
+        return f"{self.dtype} states of {spelt(self.reads)} layers and {self.positions} positions"
+
+    def lengths(self, windows: Windows) -> NDArray[np.int64]:
+        """(N,) tokens kept of each window."""
+        return windows.lengths if self.positions == "all" else np.ones(len(windows), np.int64)
+
+
+@dataclass(frozen=True, slots=True)
 class Encoded:
-    """States as they are kept. values: (B, L, S, H) in the store's dtype. scales: (B, L, S) fp32, for int8 only."""
+    """States as stored. values: (B, L, S, H) in the store's dtype. scales: (B, L, S) fp32, for int8 only."""
 
     values: Tensor
     scales: Tensor | None
 
 
 def encode(layers: Tensor, dtype: Dtype) -> Encoded:
-    """fp32 states (B, L, S, H) as they are kept.
+    """Converts fp32 states (B, L, S, H) to the stored format.
 
     int8: each token of each layer has its own scale, max |x| / 127, so no value moves by more than half of it.
     UserError where a state is not finite, or too large for fp16.
@@ -49,13 +75,20 @@ def encode(layers: Tensor, dtype: Dtype) -> Encoded:
     return Encoded(values, scales)
 
 
+def decode(values: Tensor, scales: Tensor | None, out: Tensor) -> None:
+    """Writes stored states into `out`, fp32. values, out: (..., H); scales: (...)."""
+    out.copy_(values)
+    if scales is not None:
+        out.mul_(scales[..., None])
+
+
 @dataclass(frozen=True)
 class Layout:
-    """Where each window's states lie in a shard of N windows.
+    """Byte positions of the windows' states in a shard of N windows.
 
     lengths: (N,) tokens kept of each window. layers, width: L and H. The file holds, without gaps: the scales of
     all windows, (L, length) fp32 each (int8 only); the values of all windows, (L, length, H) each; one crc32 per
-    window. A window lies in one piece, layer after layer, so that it, or its last layer alone, is one read.
+    window. A window is contiguous, layer after layer, so that it, or its last layer alone, is one read.
     """
 
     lengths: NDArray[np.int64]
@@ -89,7 +122,7 @@ class Layout:
         return self.checks_at + CHECK_BYTES * len(self.lengths)
 
     def pieces(self, encoded: Encoded, row: int, window: int) -> list[tuple[int, NDArray[np.uint8]]]:
-        """[(place in the file, bytes)] of one row of a batch, which is window number `window` of the shard."""
+        """[(byte position, bytes)] of one row of a batch, which is window number `window` of the shard."""
         length, start = int(self.lengths[window]), int(self.starts[window])
         found = [(self.values_at + start * self.value_bytes, encoded.values[row, :, :length])]
         if encoded.scales is not None:
@@ -114,23 +147,113 @@ class Layout:
         return checksum([part.reshape(-1).view(torch.uint8).numpy() for part in parts])
 
 
-def decode(values: Tensor, scales: Tensor | None, out: Tensor) -> None:
-    """Writes kept states into `out`, fp32. values, out: (..., H); scales: (...)."""
-    out.copy_(values)
-    if scales is not None:
-        out.mul_(scales[..., None])
-
-
 def checksum(parts: list[NDArray[np.uint8]]) -> int:
-    """crc32 of the parts, one after the other."""
+    """crc32 of the concatenated parts."""
     found = 0
     for part in parts:
         found = zlib.crc32(part.data, found)
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A file with the states of windows first:end. checksum: sha256 of its table of crc32s, "" until it is written."""
+
+    file: str
+    first: int
+    end: int
+    bytes: int
+    checksum: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Contents of a store: fingerprints of its inputs, the selection, the shards. Saved with a digest of all of it.
+
+    weights, tokenizer, windows: fingerprints of what the states depend on (the encoder as it was then, tuned or not).
+    layers, width: L and H of the states as stored.
+    """
+
+    weights: str
+    tokenizer: str
+    windows: str
+    dtype: Dtype
+    reads: Reads
+    positions: Positions
+    layers: int
+    width: int
+    shards: tuple[Shard, ...] = ()
+
+    @classmethod
+    def of(cls, backbone: Backbone, windows: Windows, selection: Selection, shard_bytes: int) -> "Manifest":
+        """The manifest of a store to be written, with shards of at most `shard_bytes` (or one window)."""
+        kept = selection.dtype, selection.reads, selection.positions
+        shape = len(numbered(selection.reads, backbone.layers)), backbone.width
+        lengths = selection.lengths(windows)
+        ends = _shard_ends(Layout(lengths, *shape, selection.dtype), shard_bytes)
+        shards = tuple(
+            Shard(f"shard-{number:05d}.bin", first, end, Layout(lengths[first:end], *shape, selection.dtype).bytes)
+            for number, (first, end) in enumerate(zip([0, *ends], ends))
+        )
+        return cls(*fingerprints(backbone, windows), *kept, *shape, shards)
+
+    @property
+    def selection(self) -> Selection:
+        return Selection(self.dtype, self.reads, self.positions)
+
+    def layout(self, shard: Shard, lengths: NDArray[np.int64]) -> Layout:
+        """lengths: (N,) tokens kept of every window of the store."""
+        return Layout(lengths[shard.first : shard.end], self.layers, self.width, self.dtype)
+
+    def written(self, number: int, checksum: str) -> "Manifest":
+        """The same with the checksum of one shard filled in."""
+        shards = list(self.shards)
+        shards[number] = replace(shards[number], checksum=checksum)
+        return replace(self, shards=tuple(shards))
+
+    def save(self, directory: Path) -> None:
+        table = {"format": FORMAT, **asdict(self)}
+        write_json(directory / NAME, {**table, "seal": _digest(table)})
+
+    @classmethod
+    def load(cls, directory: Path) -> "Manifest":
+        """Reads a saved manifest; UserError if any byte of its contents has changed."""
+        path = directory / NAME
+        if not path.exists():
+            raise UserError(f"{directory}: no store of states; `bertvision tap` writes one")
+        table = read_json(path, "manifest of a store")
+        table = table if isinstance(table, dict) else {}
+        with fitting(path, "manifest of a store"):
+            if table.get("format") != FORMAT or table.pop("seal") != _digest(table):
+                raise TypeError("unknown format, or the digest does not match")
+            del table["format"]
+            reads = table["reads"] if isinstance(table["reads"], str) else tuple(table["reads"])
+            return cls(**{**table, "reads": reads, "shards": tuple(Shard(**shard) for shard in table["shards"])})
+
+    def refuse_others(self, directory: Path, made_from: tuple[str, str, str]) -> None:
+        """UserError unless the states were made from `made_from`, see `fingerprints`."""
+        weights, tokenizer, ids = made_from
+        way_out = "delete it or choose another place, and write it anew"
+        if self.tokenizer != tokenizer:
+            raise UserError(f"{directory}: was written with another tokenizer; {way_out}")
+        if self.weights != weights:
+            raise UserError(f"{directory}: was written by an encoder with other weights; {way_out}")
+        if self.windows != ids:
+            raise UserError(f"{directory}: holds the states of other data, or of windows cut otherwise; {way_out}")
+
+
+def fingerprints(backbone: Backbone, windows: Windows) -> tuple[str, str, str]:
+    """sha256 of the encoder's weights as they are now, of its tokenizer, and of the windows' ids and types."""
+    digest = hashlib.sha256()
+    for array in (windows.ids, windows.types, windows.starts):
+        digest.update(f"{array.dtype} {array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    tokenizer = hashlib.sha256(backbone.tokenizer.to_str().encode())
+    return backbone.fingerprint, tokenizer.hexdigest(), digest.hexdigest()
+
+
 def padded_bytes(windows: int, longest: int, layers: int, width: int) -> int:
-    """What the states of `windows` windows would take as fp32, all padded to `longest` tokens."""
+    """Size of the states of `windows` windows as fp32, all padded to `longest` tokens."""
     return 4 * windows * longest * layers * width
 
 
@@ -138,3 +261,17 @@ def readable(size: float) -> str:
     """A number of bytes in words: `1.5 GB`."""
     power = min(4, int(math.log10(max(1, size))) // 3)
     return f"{size / 1000**power:.{1 if power else 0}f} {('bytes', 'kB', 'MB', 'GB', 'TB')[power]}"
+
+
+def _shard_ends(layout: Layout, shard_bytes: int) -> list[int]:
+    """The end of each shard: as many windows as fit, at least one."""
+    before = layout.starts * (layout.value_bytes + layout.scale_bytes) + CHECK_BYTES * np.arange(len(layout.starts))
+    ends = [0]
+    while ends[-1] < len(layout.lengths):
+        end = int(np.searchsorted(before, before[ends[-1]] + shard_bytes, side="right")) - 1
+        ends.append(max(end, ends[-1] + 1))
+    return ends[1:]
+
+
+def _digest(table: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()

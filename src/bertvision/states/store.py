@@ -1,7 +1,15 @@
-"""Store: the states of all windows on disk, read back window by window through a memory map."""
+"""Store: states of all windows on disk. Written in one backbone pass, read window by window through a memory map."""
 
 import hashlib
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -9,31 +17,48 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertvision.backbone.backbone import Backbone
-from bertvision.backbone.states import Reads, States, numbered
+from bertvision.backbone.cpu_kernels import packed
+from bertvision.backbone.states import Reads, States, numbered, spelt
+from bertvision.data.batches import Batch, by_length, collate
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
-from bertvision.states.layout import Layout, Positions, decode
-from bertvision.states.manifest import Manifest, fingerprints, kept_lengths
+from bertvision.files import FULL, NoRoom, claim, replacing
+from bertvision.states.layout import (
+    NAME,
+    Encoded,
+    Layout,
+    Manifest,
+    Positions,
+    Selection,
+    Shard,
+    checksum,
+    decode,
+    encode,
+    fingerprints,
+    readable,
+)
 
-AGAIN = "write the store again: the shards that are sound are kept"
+AGAIN = "write the store again: undamaged shards are kept"
+SHARD_BYTES = 256 << 20  # the most work that a kill can cost; and few enough files
+AHEAD = 2  # batches that may wait for the disk
+
+Source = Callable[[Batch], States]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Store:
     """States of N windows; any of them, in any order, become a batch without touching the others.
 
-    depth: layers of the encoder, which are perhaps not all kept.
+    depth: layers of the encoder, of which the store may keep fewer.
 
-    Opening checks the manifest, that every shard is whole, and every table of checksums. A window's own bytes are
-    checked the first time they are read: opening takes no time however large the store is, yet no wrong state is
-    ever used. `verify` checks all of them at once.
+    Opening checks the manifest, the size of every shard and every table of checksums. A window's own bytes are
+    checked when they are first read, so opening is quick however large the store is. `verify` checks all at once.
     """
 
     def __init__(self, directory: Path, manifest: Manifest, lengths: NDArray[np.int64], depth: int) -> None:
         self.directory, self.manifest, self.lengths, self.depth = directory, manifest, lengths, depth
-        self.shards = [
-            OpenShard(directory / shard.file, manifest.layout(shard, lengths), shard.checksum, shard.first)
-            for shard in manifest.shards
-        ]
+        self.shards = [_open(directory, manifest, shard, lengths) for shard in manifest.shards]
         self._firsts = np.array([shard.first for shard in manifest.shards], np.int64)
 
     @classmethod
@@ -46,11 +71,10 @@ class Store:
         """
         manifest = Manifest.load(directory)
         manifest.refuse_others(directory, made_from or fingerprints(backbone, windows))
-        missing = [shard.file for shard in manifest.shards if not shard.checksum]
-        if missing:
+        if missing := [shard.file for shard in manifest.shards if not shard.checksum]:
             of = f"{len(missing)} of {len(manifest.shards)} shards are missing, the first is {missing[0]}"
             raise UserError(f"{directory}: is not complete ({of}); {AGAIN}")
-        return cls(directory, manifest, kept_lengths(windows, manifest.positions), backbone.layers)
+        return cls(directory, manifest, manifest.selection.lengths(windows), backbone.layers)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -60,10 +84,9 @@ class Store:
         return sum(shard.bytes for shard in self.manifest.shards)
 
     def offers(self, reads: Reads, positions: Positions) -> bool:
-        """Whether these layers and positions are all kept here."""
-        kept = self.manifest
-        wanted = set(numbered(reads, self.depth))
-        return wanted <= set(numbered(kept.reads, self.depth)) and kept.positions in ("all", positions)
+        """True if these layers and positions are all kept here."""
+        kept = set(numbered(self.manifest.reads, self.depth))
+        return set(numbered(reads, self.depth)) <= kept and self.manifest.positions in ("all", positions)
 
     def states(self, index: NDArray[np.int64], reads: Reads = "all", positions: Positions = "all") -> States:
         """The states (B, L, S, H) of the windows in `index`, fp32, padded with zeros to the longest of them.
@@ -74,11 +97,14 @@ class Store:
         longest = int(lengths.max(initial=1))
         kept = numbered(self.manifest.reads, self.depth)
         chosen = kept if reads == "all" else numbered(reads, self.depth)
+        places: slice | list[int] = [kept.index(number) for number in chosen]
+        if places[-1] - places[0] + 1 == len(places):
+            places = slice(places[0], places[-1] + 1)  # a slice copies nothing
         out = torch.empty(len(index), len(chosen), longest, self.manifest.width)  # (B, L, S, H)
         owners = np.searchsorted(self._firsts, index, side="right") - 1  # (B,) the shard of each
         for number in np.unique(owners):
             rows = np.flatnonzero(owners == number)
-            self.shards[number].read(index[rows], lengths[rows], out, rows, _places(chosen, kept))
+            self.shards[number].read(index[rows], lengths[rows], out, rows, places)
         numbers = None if len(chosen) == self.depth else chosen
         return States(out, torch.from_numpy(np.arange(longest) < lengths[:, None]), numbers)
 
@@ -88,25 +114,18 @@ class Store:
             shard.verify()
 
 
-def _places(chosen: tuple[int, ...], kept: tuple[int, ...]) -> slice | list[int]:
-    """Where the chosen layers are among those kept; as a slice, which copies nothing, where they follow one another."""
-    places = [kept.index(number) for number in chosen]
-    run = slice(places[0], places[-1] + 1)
-    return run if run.stop - run.start == len(places) else places
-
-
 class OpenShard:
-    """A shard mapped into memory; its windows are counted from `first`. UserError unless its checksum is the given."""
+    """A shard mapped into memory; its windows are counted from `first`. UserError if its checksum is not `checksum`."""
 
     def __init__(self, path: Path, layout: Layout, checksum: str, first: int = 0) -> None:
         self.path, self.layout, self.first = path, layout, first
         self.data = self._map()
-        table = bytes(self.data[self.layout.checks_at :].numpy())
+        table = bytes(self.data[layout.checks_at :].numpy())
         if hashlib.sha256(table).hexdigest() != checksum:
             raise self._damaged("its checksums are not those of the manifest")
         self._checks = np.frombuffer(table, "<u4")  # (N,)
-        self._sound = np.zeros(len(self._checks), bool)  # windows that were found to be as they were written
-        self._single = bool((self.layout.lengths == 1).all())
+        self._checked = np.zeros(len(self._checks), bool)
+        self._single = bool((layout.lengths == 1).all())
 
     def _map(self) -> Tensor:
         """The file's bytes, (bytes,) uint8. The map is private: nothing written to the tensor reaches the file."""
@@ -135,7 +154,7 @@ class OpenShard:
         layers: which of those kept.
         """
         windows = index - self.first
-        self._check(windows[~self._sound[windows]])
+        self._check(windows[~self._checked[windows]])
         if self._single:  # one token each, as in a store of [CLS] alone: all of them in one gather
             values, scales = self._singles(torch.from_numpy(windows))
             piece = torch.empty(len(rows), out.shape[1], out.shape[-1])  # (B, L, H)
@@ -152,16 +171,187 @@ class OpenShard:
         """Values (B, L, H) and scales (B, L) of windows of one token each."""
         layout = self.layout
         whole = Layout(np.array([len(layout.lengths)]), layout.layers, layout.width, layout.dtype)
-        values, scales = whole.stored(self.data, 0)  # as one long window: (L, N, H), though it lies as (N, L, H)
+        values, scales = whole.stored(self.data, 0)  # as one long window: (L, N, H), though stored as (N, L, H)
         values = values.view(-1, layout.layers, layout.width)[windows]
         return values, None if scales is None else scales.view(-1, layout.layers)[windows]
 
     def verify(self) -> None:
-        """Checks all windows anew."""
+        """Checks all windows, those already checked too."""
         self._check(np.arange(len(self._checks)))
 
     def _check(self, windows: NDArray[np.int64]) -> None:
         for window in windows.tolist():
             if self.layout.check(self.data, window) != self._checks[window]:
                 raise self._damaged(f"the states of window {self.first + window} are not those that were written")
-        self._sound[windows] = True
+        self._checked[windows] = True
+
+
+def live(backbone: Backbone, reads: Reads = "all", positions: Positions = "all") -> Source:
+    """A source of states from a frozen backbone, with its weights as they are now; it is put into eval mode.
+
+    reads: which layers. positions: all tokens, or [CLS] alone: (B, L, 1, H).
+    """
+    frozen = packed(backbone)
+
+    def states(batch: Batch) -> States:
+        with torch.no_grad():
+            found = frozen(batch, reads)
+        if positions == "all":
+            return found
+        return States(found.layers[:, :, :1].contiguous(), found.mask[:, :1], found.numbers)
+
+    return states
+
+
+def stored(store: Store, reads: Reads = "all", positions: Positions = "all") -> Source:
+    """A source of states from a store, which reads only what is asked for. UserError if the store lacks some of it.
+
+    batch.index must count the windows the store was written for. Padding holds zeros. A batch equals the live one
+    exactly if it was written in the same batch as fp32; else up to the rounding of matrix products (about 1e-6).
+    """
+    if not store.offers(reads, positions):
+        raise UserError(
+            f"{store.directory}: holds {store.manifest.selection}, these heads read {spelt(reads)} layers and "
+            f"{positions} positions; write another store, or use live states"
+        )
+    return lambda batch: store.states(batch.index, reads, positions)
+
+
+def write_store(
+    directory: Path,
+    backbone: Backbone,
+    windows: Windows,
+    selection: Selection = Selection(),
+    *,
+    batch_tokens: int = 2048,
+    shard_bytes: int = SHARD_BYTES,
+    advance: Callable[[int], None] = lambda tokens: None,
+) -> Store:
+    """Writes the states of all windows, in eval mode, and opens the store.
+
+    After a kill it can be run again: complete shards are checked and kept, and the store ends up the same bit for bit.
+    advance: called with the number of tokens of each piece of work done.
+    UserError if `directory` holds another store, NoRoom if the disk is full.
+    """
+    claim(directory)
+    manifest = _begin(directory, Manifest.of(backbone, windows, selection, shard_bytes))
+    lengths = selection.lengths(windows)
+    todo = []
+    for number, shard in enumerate(manifest.shards):
+        if _is_whole(directory, manifest, shard, lengths):
+            advance(int(windows.lengths[shard.first : shard.end].sum()))
+        else:
+            todo.append((number, shard))
+    _refuse_small_disk(directory, sum(shard.bytes for _, shard in todo))
+
+    feed = live(backbone, selection.reads, selection.positions)
+    plans = [shard_batches(windows.lengths, shard, batch_tokens) for _, shard in todo]
+
+    def encoded(index: NDArray[np.int64]) -> tuple[NDArray[np.int64], Encoded]:
+        return index, encode(feed(collate(windows, index, backbone.pad)).layers, selection.dtype)
+
+    def pieces(batches: int) -> Generator[tuple[NDArray[np.int64], Encoded], None, None]:
+        for index, states in islice(stream, batches):
+            yield index, states
+            advance(int(windows.lengths[index].sum()))
+
+    stream = _ahead(encoded, [index for plan in plans for index in plan], AHEAD)
+    try:
+        for (number, shard), plan in zip(todo, plans):
+            layout = manifest.layout(shard, lengths)
+            found = write_shard(directory / shard.file, layout, pieces(len(plan)), shard.first)
+            manifest = manifest.written(number, found)
+            manifest.save(directory)
+    finally:
+        stream.close()
+    return Store(directory, manifest, lengths, backbone.layers)
+
+
+def shard_batches(lengths: NDArray[np.int64], shard: Shard, batch_tokens: int) -> list[NDArray[np.int64]]:
+    """The batches in which the windows of a shard go through the encoder, whichever shards were written before."""
+    return [shard.first + index for index in by_length(lengths[shard.first : shard.end], batch_tokens)]
+
+
+def write_shard(path: Path, layout: Layout, pieces: Iterable[tuple[NDArray[np.int64], Encoded]], first: int = 0) -> str:
+    """Writes a shard under another name, renames it once all of it is on the disk, and returns its checksum.
+
+    pieces: window numbers (B,), counted from `first`, with their states; together all windows of the layout.
+    """
+    checks = np.zeros(len(layout.lengths), "<u4")
+    with replacing(path) as scratch, scratch.open("r+b") as file:
+        _reserve(file.fileno(), layout.bytes)
+        for index, encoded in pieces:
+            for row, window in enumerate((index - first).tolist()):
+                parts = layout.pieces(encoded, row, window)
+                checks[window] = checksum([part for _, part in parts])
+                for place, part in parts:
+                    file.seek(place)
+                    file.write(part.data)
+        file.seek(layout.checks_at)
+        file.write(checks.tobytes())
+        file.flush()
+        os.fsync(file.fileno())  # else the rename could reach the disk before the bytes
+    return hashlib.sha256(checks.tobytes()).hexdigest()
+
+
+def _begin(directory: Path, wanted: Manifest) -> Manifest:
+    """The manifest to continue from: the existing one if it is of the same states, else the new one."""
+    if not (directory / NAME).exists():
+        wanted.save(directory)
+        return wanted
+    found = Manifest.load(directory)
+    found.refuse_others(directory, (wanted.weights, wanted.tokenizer, wanted.windows))
+    if replace(found, shards=()) != replace(wanted, shards=()):
+        kind = found.selection
+        raise UserError(f"{directory}: holds {kind}, not what is asked for; delete it or choose another place")
+    return found
+
+
+def _open(directory: Path, manifest: Manifest, shard: Shard, lengths: NDArray[np.int64]) -> OpenShard:
+    return OpenShard(directory / shard.file, manifest.layout(shard, lengths), shard.checksum, shard.first)
+
+
+def _is_whole(directory: Path, manifest: Manifest, shard: Shard, lengths: NDArray[np.int64]) -> bool:
+    """True if a shard exists and holds exactly what was written."""
+    if not shard.checksum:
+        return False
+    try:
+        _open(directory, manifest, shard, lengths).verify()
+    except UserError:
+        return False
+    return True
+
+
+def _refuse_small_disk(directory: Path, wanted: int) -> None:
+    """Fails before hours of work, not after."""
+    free = shutil.disk_usage(directory).free
+    if wanted > free:
+        room = f"{readable(wanted)} are still to be written and {readable(free)} are free"
+        raise NoRoom(f"{directory}: the disk is too full: {room}; make room and run the same command again")
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Allocates the disk space at once, where the system can: a full disk shows before the encoder's work."""
+    if not hasattr(os, "posix_fallocate") or not size:
+        return
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno in FULL:  # others: this file system cannot reserve
+            raise
+
+
+def _ahead(compute: Callable[[Item], Result], items: Sequence[Item], depth: int) -> Generator[Result, None, None]:
+    """compute(item) of each item, in order, from a thread that is at most `depth` results ahead of the consumer."""
+    waiting: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(1, thread_name_prefix="encoder") as pool:
+        try:
+            for item in items:
+                waiting.append(pool.submit(compute, item))
+                if len(waiting) > depth:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

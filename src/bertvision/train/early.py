@@ -7,7 +7,7 @@ import torch
 
 from bertvision.data.batches import BatchPlan, by_length, collate
 from bertvision.data.windows import Windows
-from bertvision.states.source import Source
+from bertvision.states.store import Source
 from bertvision.train.learner import Learner, Task
 from bertvision.train.progress import Journal
 

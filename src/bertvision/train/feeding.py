@@ -14,10 +14,10 @@ from bertvision.data.windows import Windows
 from bertvision.files import NoRoom, fitting, read_json, remove, write_json
 from bertvision.recipe import BankRecipe
 from bertvision.states.forecast import forecast
-from bertvision.states.layout import Dtype, Positions
-from bertvision.states.source import Source, live, stored
+from bertvision.states.layout import Dtype, Positions, Selection
+from bertvision.states.store import Source, live, stored
 from bertvision.states.store import Store
-from bertvision.states.write import write_store
+from bertvision.states.store import write_store
 from bertvision.train.progress import Journal
 from bertvision.train.tapped import find_store
 
@@ -154,13 +154,9 @@ class Feeding:
             self.backbone,
             windows,
             heads,
-            self.recipe.epochs,
+            self.recipe,
             directory=self.directory,
-            reads=self.reads,
-            positions=self.positions,
-            dtype=self.recipe.dtype,
-            batch_size=self.recipe.batch_size,
-            batch_tokens=self.recipe.batch_tokens,
+            selection=Selection(self.recipe.dtype, self.reads, self.positions),
             looked_at=looked_at,
             looks=looks,
         )
@@ -191,8 +187,6 @@ def store_states(
             directory,
             backbone,
             windows,
-            dtype=dtype,
-            reads=reads,
-            positions=positions,
+            Selection(dtype, reads, positions),
             advance=progress.advance,
         )

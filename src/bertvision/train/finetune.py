@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from bertvision.backbone import trained
+
 from bertvision.backbone.backbone import Backbone
-from bertvision.backbone.precision import check_bf16, in_bf16
+from bertvision.backbone.checkpoint import find_tuned, load_tuned, save_tuned, start_from
+from bertvision.backbone.cpu_kernels import check_bf16, in_bf16
 from bertvision.backbone.split import split
 from bertvision.backbone.states import Reads, together
 from bertvision.backbone.tuning import (
@@ -29,7 +30,7 @@ from bertvision.files import fitting, load_tensors, remove, save_tensors
 from bertvision.heads import Head, build_head
 from bertvision.recipe import BankRecipe, FinetuneRecipe, head_spec, reached
 from bertvision.runtime import CPU
-from bertvision.states.source import stored
+from bertvision.states.store import stored
 from bertvision.tasks import Dataset, Task
 from bertvision.train import agenda
 from bertvision.train.bank import HeadBank, bank_learners, bank_path, training_notes
@@ -57,7 +58,7 @@ class Checkpoint:
         unfinished = self.directory.with_name(f".{self.directory.name}.part")
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
-        trained.save(backbone.model, tuning, unfinished / "backbone.safetensors")
+        save_tuned(backbone.model, tuning, unfinished / "backbone.safetensors")
         save_tensors(unfinished / self._head.name, head.state_dict(), about)
         unfinished.rename(self.directory)
 
@@ -68,7 +69,7 @@ class Checkpoint:
     def load(self, task: Task, name: str) -> tuple[Backbone, Head, dict[str, Any]]:
         """The tuned backbone and its head, both in eval mode, and `about`."""
         backbone = Backbone.load(name)
-        trained.load(backbone.model, self.directory / "backbone.safetensors")
+        load_tuned(backbone.model, self.directory / "backbone.safetensors")
         tensors, about = load_tensors(self._head, "head")
         with fitting(self._head, "head"):
             head = make_head(about["head"], backbone, task)
@@ -119,7 +120,7 @@ def finetune(
     tuning = Tuning(recipe.train_layers, recipe.adapters, recipe.lora, recipe.norms)
     set_attention_dropout(backbone.model, recipe.attention_dropout)
     if recipe.start:
-        trained.start_from(backbone.model, trained.found_in(recipe.start), tuning)
+        start_from(backbone.model, find_tuned(recipe.start), tuning)
     else:
         apply(backbone.model, tuning, seed)
     spec = head_spec(recipe.head)

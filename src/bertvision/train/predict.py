@@ -18,7 +18,7 @@ from bertvision.evaluate.ensemble import How
 from bertvision.evaluate.ragged import Ragged
 from bertvision.heads import Head
 from bertvision.recipe import EvaluateRecipe
-from bertvision.states.source import live
+from bertvision.states.store import live
 from bertvision.tasks import Dataset, Task
 from bertvision.train.progress import Journal
 

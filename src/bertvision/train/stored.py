@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenizers import Tokenizer
 from torch import Tensor
 
-from bertvision.backbone.loading import find_encoder, load_tokenizer
-from bertvision.backbone.shapes import empty_model
+from bertvision.backbone.loading import tokenizer_of
 from bertvision.errors import UserError
 from bertvision.files import load_tensors, read_json
 from bertvision.tasks import Dataset
@@ -95,9 +93,3 @@ def data_of(
         data = study.task.load(study.recipe.data, tokenizer_of(study.recipe.backbone.name), seed=0)
     refuse_other_sets(study.scored, data, used)
     return data
-
-
-def tokenizer_of(name: str) -> Tokenizer:
-    """The tokenizer of an encoder, without the encoder's weights."""
-    directory = find_encoder(name)
-    return load_tokenizer(directory, name, empty_model(str(directory)).config.vocab_size)

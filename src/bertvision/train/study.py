@@ -11,8 +11,9 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from bertvision.backbone import trained
+
 from bertvision.backbone.backbone import Backbone
+from bertvision.backbone.checkpoint import find_tuned
 from bertvision.data.sources import is_synthetic
 from bertvision.errors import UserError
 from bertvision.files import claim, read_json, save_tensors, write_json, write_text
@@ -295,7 +296,7 @@ class Study:
         digest = hashlib.sha256(json.dumps({k: v for k, v in plain.items() if k not in COSMETIC}).encode())
         digest.update(self._untouched.fingerprint.encode())
         if start := self.recipe.finetune.start:
-            digest.update(trained.found_in(start).read_bytes())
+            digest.update(find_tuned(start).read_bytes())
         windows = self.data["train"].windows
         for array in (windows.ids, windows.starts, windows.targets):
             digest.update(array.tobytes())

@@ -10,7 +10,7 @@ from bertvision.backbone.states import Reads, numbered, spelt, together
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError, nearest
 from bertvision.states.forecast import Forecast, forecast
-from bertvision.states.layout import DTYPES, Dtype, Positions, padded_bytes
+from bertvision.states.layout import DTYPES, Dtype, Positions, Selection, padded_bytes
 from bertvision.train.bank import HeadBank
 from bertvision.train.feeding import store_states
 from bertvision.train.finetune import Checkpoint, planned_checkpoints
@@ -59,18 +59,13 @@ class Tap:
 
     def forecast(self) -> Forecast:
         """What a store would weigh, and what training the recipe's heads would take live and from the store."""
-        bank = self.study.recipe.bank
         return forecast(
             self.backbone,
             self.windows,
             self._heads(),
-            bank.epochs,
+            self.study.recipe.bank,
             directory=self.directory,
-            reads=self.layers,
-            positions=self.positions,
-            dtype=self.dtype,
-            batch_size=bank.batch_size,
-            batch_tokens=bank.batch_tokens,
+            selection=Selection(self.dtype, self.layers, self.positions),
         )
 
     def write(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from bertvision.backbone.states import Reads
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
 from bertvision.states.layout import Dtype, Positions
-from bertvision.states.manifest import NAME, fingerprints
+from bertvision.states.layout import NAME, fingerprints
 from bertvision.states.store import Store
 
 
@@ -30,7 +30,7 @@ def find_store(
         try:
             store = Store.open(manifest.parent, backbone, windows, made_from)
             if store.manifest.dtype != dtype or not store.offers(reads, positions):
-                raise UserError(f"{store.directory}: holds {store.manifest.kind}")
+                raise UserError(f"{store.directory}: holds {store.manifest.selection}")
             store.verify()
             fitting.append(store)
         except UserError as error:

