@@ -7,8 +7,9 @@ import torch
 
 from bertvision.errors import UserError
 from bertvision.heads import build_head
+from bertvision.recipe import BankRecipe
 from bertvision.states.forecast import Forecast, Looks, forecast
-from bertvision.states.layout import Positions
+from bertvision.states.layout import Positions, Selection
 from bertvision.states.store import write_store
 from states.stores import LENGTHS, tiny_backbone, windows_of
 
@@ -36,14 +37,21 @@ def measured(directory: Path, positions: Positions = "all") -> Forecast:
     backbone, task = tiny_backbone(), "spans" if positions == "all" else "labels"
     shape = {"layers": backbone.layers, "width": backbone.width, "task": task}
     heads = [build_head({"kind": kind}, **shape) for kind in ("pool", "last")]
-    return forecast(backbone, windows_of(LENGTHS), heads, 2, directory=directory / "not" / "yet", positions=positions)
+    return forecast(
+        backbone,
+        windows_of(LENGTHS),
+        heads,
+        BankRecipe(epochs=2),
+        directory=directory / "not" / "yet",
+        selection=Selection(positions=positions),
+    )
 
 
 @pytest.mark.parametrize("positions", ["all", "cls"])
 @pytest.mark.parametrize("dtype", ["fp16", "int8"])
 def test_its_sizes_are_those_of_the_store(tmp_path, dtype, positions):
     found = measured(tmp_path, positions)
-    store = write_store(tmp_path, tiny_backbone(), windows_of(LENGTHS), dtype=dtype, positions=positions)
+    store = write_store(tmp_path, tiny_backbone(), windows_of(LENGTHS), Selection(dtype, positions=positions))
     assert found.bytes[dtype] == store.bytes
     assert (found.windows, found.tokens, found.longest) == (len(LENGTHS), sum(LENGTHS), max(LENGTHS))
     longest = max(LENGTHS) if positions == "all" else 1
@@ -55,7 +63,7 @@ def test_it_measures_all_parts_and_leaves_nothing_behind(tmp_path):
     head = build_head({"kind": "compress", "size": 8}, layers=backbone.layers, width=backbone.width, task="spans")
     before = {key: value.clone() for key, value in head.state_dict().items()}
     random = torch.random.get_rng_state()
-    found = forecast(backbone, windows_of(LENGTHS), [head], 2, directory=tmp_path)
+    found = forecast(backbone, windows_of(LENGTHS), [head], BankRecipe(epochs=2), directory=tmp_path)
     parts = (found.encoder_seconds, found.heads_seconds, found.write_seconds, found.check_seconds, found.read_seconds)
     assert all(0 < seconds < 60 for seconds in parts)
     assert found.held_bytes > 1 << 20 and found.free_bytes > 0
@@ -76,9 +84,9 @@ def test_looks_at_a_tuning_set_count_too(tmp_path):
     assert found.live_seconds == KNOWN.live_seconds + 5 * 52
     assert found.stored_seconds == KNOWN.stored_seconds + 50 + 3 + 1 + 5 * 4
     assert replace(KNOWN, epochs=1).choose()[0] == "live" and replace(found, epochs=1).choose()[0] == "stored"
-    assert "looks: 100 windows, 5 times" in found.lines()
+    assert "evaluations: 100 windows, 5 times" in found.lines()
     backbone, trained, tuned = tiny_backbone(), windows_of(LENGTHS), windows_of([40, 2])
-    found = forecast(backbone, trained, [], 1, directory=tmp_path, looked_at=tuned, looks=3)
+    found = forecast(backbone, trained, [], BankRecipe(), directory=tmp_path, looked_at=tuned, looks=3)
     stores = [write_store(tmp_path / str(len(one)), backbone, one) for one in (trained, tuned)]
     assert found.bytes["fp16"] == sum(store.bytes for store in stores)
     assert found.padded_bytes == (len(LENGTHS) * max(LENGTHS) + 2 * 40) * 4 * 32 * 4
@@ -107,11 +115,11 @@ def test_its_words():
         "store: 2.0 GB as fp16 (1/5.0), 1.0 GB as int8 (1/9.9); padded fp32 would be 10.0 GB; 50.0 GB are free",
         "one epoch: encoder 10.0 min, heads 1.0 min, reading fp16 20 s",
         "3 epochs of 2 heads: live 33.0 min, stored 14.7 min",
-        "memory: 3.0 GB held until now",
+        "memory: peak so far 3.0 GB",
         "choice: stored, for live takes 33.0 min, stored 14.7 min; the store needs 2.0 GB of 50.0 GB that are free",
     ]
 
 
 def test_nothing_to_read_is_an_error(tmp_path):
     with pytest.raises(UserError, match="nothing to read"):
-        forecast(tiny_backbone(), windows_of([]), [], 1, directory=tmp_path)
+        forecast(tiny_backbone(), windows_of([]), [], BankRecipe(), directory=tmp_path)

@@ -11,8 +11,8 @@ from bertvision.data.squad import records
 from bertvision.data.windows import Windows, make_windows
 from bertvision.errors import UserError
 from bertvision.recipe import BankRecipe
-from bertvision.states.store import Source, live, stored
-from bertvision.states.store import shard_batches, write_store
+from bertvision.states.layout import Selection
+from bertvision.states.store import Source, live, shard_batches, stored, write_store
 from bertvision.tasks import Spans
 from bertvision.train.bank import HeadBank
 from bertvision.train.learner import Learner
@@ -54,7 +54,7 @@ def train(source: Source, plan: BatchPlan, place: Path) -> dict[str, Learner]:
 
 def test_fp32_training_is_the_same_bit_for_bit(tmp_path):
     backbone, windows = tiny_backbone(), questions()
-    store = write_store(tmp_path / "store", backbone, windows, dtype="fp32", batch_tokens=BATCH_TOKENS)
+    store = write_store(tmp_path / "store", backbone, windows, Selection("fp32"), batch_tokens=BATCH_TOKENS)
     # in the company they were stored in: only then matrix products round alike on every machine
     company = [index for part in store.manifest.shards for index in shard_batches(windows.lengths, part, BATCH_TOKENS)]
     plan = BatchPlan(windows.lengths, epochs=1, batch_size=1, batch_tokens=1, seed=0)
@@ -70,7 +70,7 @@ def test_fp32_training_is_the_same_bit_for_bit(tmp_path):
 @pytest.mark.parametrize("dtype, within", [("fp32", 1e-5), ("fp16", 1e-3)])
 def test_training_agrees_in_any_company(tmp_path, dtype, within):
     backbone, windows = tiny_backbone(), questions()
-    store = write_store(tmp_path / "store", backbone, windows, dtype=dtype, shard_bytes=1 << 20)
+    store = write_store(tmp_path / "store", backbone, windows, Selection(dtype), shard_bytes=1 << 20)
     plan = BatchPlan(windows.lengths, epochs=50, batch_size=8, batch_tokens=BATCH_TOKENS, seed=0)
     plan.batches = plan.batches[:STEPS]
     assert len(plan) == STEPS
@@ -81,7 +81,7 @@ def test_training_agrees_in_any_company(tmp_path, dtype, within):
 
 def test_a_source_never_gives_less_than_heads_read(tmp_path):
     backbone, windows = tiny_backbone(), windows_of(LENGTHS)
-    store = write_store(tmp_path, backbone, windows, reads="last", positions="cls")
+    store = write_store(tmp_path, backbone, windows, Selection("fp16", "last", "cls"))
     stored(store, "last", "cls")
     with pytest.raises(
         UserError, match="holds fp16 states of last layers and cls positions, these heads read all layers"

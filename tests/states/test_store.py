@@ -16,10 +16,8 @@ from hypothesis import strategies as st
 from bertvision.backbone.backbone import Backbone
 from bertvision.data.batches import collate
 from bertvision.errors import UserError
-from bertvision.states.layout import Layout, encode
-from bertvision.states.store import live
-from bertvision.states.store import OpenShard, Store
-from bertvision.states.store import write_shard, write_store
+from bertvision.states.layout import Layout, Selection, encode
+from bertvision.states.store import OpenShard, Store, live, write_shard, write_store
 from encoders import save_tiny
 from runs import encoder, processes
 from states.stores import LENGTHS, SHARD_BYTES, contents, digests, slow_store, tiny_backbone, windows_of
@@ -69,7 +67,7 @@ def test_any_windows_in_any_order_come_back(dtype, lengths, data, seed, spread):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_store_gives_what_the_encoder_gives(tmp_path, dtype, positions, reads):
     backbone, windows = tiny_backbone(), windows_of(LENGTHS)
-    write_store(tmp_path, backbone, windows, dtype=dtype, reads=reads, positions=positions, shard_bytes=1000)
+    write_store(tmp_path, backbone, windows, Selection(dtype, reads, positions), shard_bytes=1000)
     store = Store.open(tmp_path, backbone, windows)
     store.verify()
     assert len(store.shards) > 1
@@ -85,7 +83,7 @@ def test_a_store_gives_what_the_encoder_gives(tmp_path, dtype, positions, reads)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_less_than_is_kept_can_be_read(tmp_path, dtype):
     backbone, windows = tiny_backbone(), windows_of(LENGTHS)
-    store = write_store(tmp_path, backbone, windows, dtype=dtype, shard_bytes=SHARD_BYTES)
+    store = write_store(tmp_path, backbone, windows, Selection(dtype), shard_bytes=SHARD_BYTES)
     index = np.array([5, 0, 30, 5, 1])
     whole = store.states(index).layers
     assert torch.equal(store.states(index, reads="last").layers, whole[:, -1:])
@@ -93,7 +91,7 @@ def test_less_than_is_kept_can_be_read(tmp_path, dtype):
     assert torch.equal(store.states(index, "last", "cls").layers, whole[:, -1:, :1])
     assert torch.equal(store.states(index, (1, 2)).layers, whole[:, 1:3])
     assert torch.equal(store.states(index, (0, 2), "cls").layers, whole[:, [0, 2], :1])
-    some = write_store(tmp_path / "some", backbone, windows, dtype=dtype, reads=(0, 2, 3), shard_bytes=SHARD_BYTES)
+    some = write_store(tmp_path / "some", backbone, windows, Selection(dtype, (0, 2, 3)), shard_bytes=SHARD_BYTES)
     three = some.states(index).layers
     torch.testing.assert_close(three, whole[:, [0, 2, 3]], rtol=0, atol=4 / 127)  # in other company
     assert torch.equal(some.states(index, (0, 3)).layers, three[:, [0, 2]])
@@ -168,7 +166,7 @@ def test_a_lost_shard_and_swapped_shards_are_refused(written, tmp_path):
 
 def test_a_manifest_of_another_store_is_refused(written, tmp_path):
     copy, other = Path(shutil.copytree(written, tmp_path / "store")), tmp_path / "other"
-    write_store(other, tiny_backbone(), windows_of(LENGTHS), dtype="int8", shard_bytes=SHARD_BYTES)
+    write_store(other, tiny_backbone(), windows_of(LENGTHS), Selection("int8"), shard_bytes=SHARD_BYTES)
     shutil.copy(other / "manifest.json", copy)
     assert "shard-00000.bin: damaged" in refused(copy)
 
@@ -205,7 +203,7 @@ def test_a_store_of_something_else_is_refused(written, tmp_path):
         with pytest.raises(UserError, match=why):
             write_store(written, backbone, windows)
     with pytest.raises(UserError, match="holds fp16 states"):
-        write_store(written, same, windows_of(LENGTHS), dtype="int8")
+        write_store(written, same, windows_of(LENGTHS), Selection("int8"))
     assert contents(written) == before
 
 

@@ -14,8 +14,7 @@ from bertvision.files import NoRoom
 from bertvision.heads import HEADS, Head, register
 from bertvision.states import forecast as forecasts
 from bertvision.states.layout import Selection
-from bertvision.states.store import Store
-from bertvision.states.store import write_store
+from bertvision.states.store import Store, write_store
 from bertvision.tasks import TASKS
 from bertvision.train import feeding
 from bertvision.train.bank import HeadBank, states_of, train_bank

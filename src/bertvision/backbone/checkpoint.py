@@ -56,7 +56,7 @@ def load_tuned(model: PreTrainedModel, file: Path | str) -> Plan:
     wanted = {name: tensor.shape for name, tensor in state.items()}
     if _trained_shapes(model) != wanted:
         if any(is_added(name) for name, _ in model.named_parameters()):
-            raise UserError(f"{file}: the encoder already has other adapters or LoRA in it; load a plain one first")
+            raise UserError(f"{file}: the encoder already has adapters or LoRA of another plan; load a plain one first")
         apply(model, tuning, seed=None)  # the values of all that it adds are in `state`
         if _trained_shapes(model) != wanted:
             raise UserError(f"{file}: its tensors do not fit its own header; save it again")

@@ -22,7 +22,7 @@ from bertvision.data.windows import Windows
 from bertvision.errors import UserError
 from bertvision.recipe import BankRecipe
 from bertvision.runtime import CPU
-from bertvision.states.layout import Dtype, Layout, Selection, encode, padded_bytes, readable
+from bertvision.states.layout import EVERYTHING, Dtype, Layout, Selection, encode, padded_bytes, readable
 from bertvision.states.store import OpenShard, live, write_shard
 
 try:
@@ -137,14 +137,14 @@ def forecast(
     recipe: BankRecipe,
     *,
     directory: Path,
-    selection: Selection = Selection(),
+    selection: Selection = EVERYTHING,
     looked_at: Windows | None = None,
     looks: int = 0,
 ) -> Forecast:
     """Measures the longest, the middle and the shortest batch and extrapolates over all lengths.
 
-    heads: modules with `logits(states)`; copies of them are trained. directory: where a store would be, for the speed and
-    the free space of that disk; nothing is left there. looked_at: a tuning set, evaluated `looks` times in all.
+    heads: modules with `logits(states)`; copies of them are trained. directory: where a store would be, for the speed
+    and the free space of that disk; nothing is left there. looked_at: a tuning set, evaluated `looks` times in all.
     """
     if not len(windows):
         raise UserError("forecast: there is nothing to read; give data with at least one question")

@@ -47,6 +47,9 @@ class Selection:
         return windows.lengths if self.positions == "all" else np.ones(len(windows), np.int64)
 
 
+EVERYTHING = Selection()
+
+
 @dataclass(frozen=True, slots=True)
 class Encoded:
     """States as stored. values: (B, L, S, H) in the store's dtype. scales: (B, L, S) fp32, for int8 only."""

@@ -24,6 +24,7 @@ from bertvision.data.windows import Windows
 from bertvision.errors import UserError
 from bertvision.files import FULL, NoRoom, claim, replacing
 from bertvision.states.layout import (
+    EVERYTHING,
     NAME,
     Encoded,
     Layout,
@@ -221,7 +222,7 @@ def write_store(
     directory: Path,
     backbone: Backbone,
     windows: Windows,
-    selection: Selection = Selection(),
+    selection: Selection = EVERYTHING,
     *,
     batch_tokens: int = 2048,
     shard_bytes: int = SHARD_BYTES,

@@ -15,9 +15,7 @@ from bertvision.files import NoRoom, fitting, read_json, remove, write_json
 from bertvision.recipe import BankRecipe
 from bertvision.states.forecast import forecast
 from bertvision.states.layout import Dtype, Positions, Selection
-from bertvision.states.store import Source, live, stored
-from bertvision.states.store import Store
-from bertvision.states.store import write_store
+from bertvision.states.store import Source, Store, live, stored, write_store
 from bertvision.train.progress import Journal
 from bertvision.train.tapped import find_store
 

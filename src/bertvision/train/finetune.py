@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.checkpoint import find_tuned, load_tuned, save_tuned, start_from
 from bertvision.backbone.cpu_kernels import check_bf16, in_bf16

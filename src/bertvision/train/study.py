@@ -11,7 +11,6 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.checkpoint import find_tuned
 from bertvision.data.sources import is_synthetic

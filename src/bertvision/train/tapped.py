@@ -7,8 +7,7 @@ from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.states import Reads
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
-from bertvision.states.layout import Dtype, Positions
-from bertvision.states.layout import NAME, fingerprints
+from bertvision.states.layout import NAME, Dtype, Positions, fingerprints
 from bertvision.states.store import Store
 
 

