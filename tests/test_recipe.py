@@ -108,7 +108,7 @@ def test_a_wrong_value_names_the_key_and_the_right_kind(text, message, written):
     [
         (f"[finetune]\nepochs = 1{'0' * 400}", ["finetune.epochs", "at most", "1000"]),
         ("[finetune]\nschedule = 'linaer'", ["finetune.schedule: must be 'constant',", "did you mean 'linear'?"]),
-        ("task = 'labels!'", ["task: must be", "did you mean 'labels'?"]),
+        ("task = 'labels!'", ["task: no task", "did you mean 'labels'?"]),
         ("[data]\nlabels = ['a', 'b', 'a']", ["data.labels: give at least two, each once"]),
         ("[data]\nlabels = ['a', '']", ["data.labels: give at least two, each once, none of them empty"]),
         ("seeds = []", ["seeds: give at least one"]),

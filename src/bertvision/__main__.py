@@ -1,4 +1,4 @@
-"""`python -m bertvision`: the command line, for where its script is not on the path."""
+"""`python -m bertvision`: the command line."""
 
 from bertvision.cli import main
 

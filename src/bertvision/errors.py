@@ -1,4 +1,4 @@
-"""The one kind of error that is the user's to mend: shown as one line, exit code 2, never a traceback."""
+"""An error the user can fix: shown as one line, exit code 2, never a traceback."""
 
 import difflib
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ class UserError(ValueError):
 
 
 def nearest(wrong: str, right: Iterable[str]) -> str:
-    """A hint for a misspelt name: `did you mean 'epochs'?`, or the list of what there is."""
+    """A hint for a misspelt name: `did you mean 'epochs'?`, or the list of known names."""
     right = sorted(right)
     close = difflib.get_close_matches(wrong, right, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else f"there is: {', '.join(right)}"

@@ -1,4 +1,4 @@
-"""Writing and reading plain files: a kill at any moment leaves the old file or the new one, never half of one."""
+"""Atomic files: a kill at any moment leaves the old file or the new one, never half of one."""
 
 import errno
 import json
@@ -19,25 +19,22 @@ from bertvision.errors import UserError
 
 try:
     import fcntl
-except ImportError:  # Windows: there directories are not claimed
+except ImportError:  # Windows: directories are not locked there
     fcntl = None  # type: ignore[assignment]
 
-SCRATCH = re.compile(r"\..+\.\d+-[0-9a-f]{8}|\.checkpoint-.+\.part")  # directories of what is not yet whole
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, or what this user or file may have of it
-_claimed: dict[Path, int] = {}  # directory -> the open descriptor that holds its lock
+SCRATCH = re.compile(r"\..+\.\d+-[0-9a-f]{8}|\.checkpoint-.+\.part")  # directories of unfinished files
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk is full, or a quota or file size limit is reached
+_claimed: dict[Path, int] = {}  # directory -> open descriptor that holds its lock
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields an empty file in a directory of its own beside `path`; on success it takes the place of `path`.
-
-    The directory is removed in the end, with whatever else the writer may have put there.
-    """
+    """Yields an empty file in a new directory beside `path`; on success it replaces `path`."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}") / path.name
     try:
         scratch.parent.mkdir(parents=True)
         scratch.touch()
-        mode = scratch.stat().st_mode  # what the user's umask asks for; some writers make their files private
+        mode = scratch.stat().st_mode  # as the umask says; some writers make their files private
         yield scratch
         scratch.chmod(mode)
         scratch.replace(path)
@@ -54,17 +51,14 @@ class NoRoom(UserError):
 def _unwritable(path: Path, error: OSError) -> UserError:
     if error.errno in FULL:
         why = "the disk is full" if error.errno == errno.ENOSPC else f"no room for it ({error.strerror})"
-        return NoRoom(f"{path}: {why}; make room and run the same command again, it goes on from here")
+        return NoRoom(f"{path}: {why}; make room and run the same command again; it continues from here")
     return UserError(f"{path}: cannot be written ({error.strerror or error}); choose another place")
 
 
 def claim(directory: Path) -> None:
-    """Makes `directory` and makes this process the only one at work in it, until it ends or removes the directory.
+    """Makes `directory` and locks it until this process ends or removes it; UserError if another process holds it.
 
-    UserError if another is at work there.
-
-    What an earlier process was writing when it was killed is removed: by names that only this program gives, for the
-    directory may be one that holds other things too.
+    Removes files that a killed process left unfinished, by names that only this program gives.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -80,20 +74,20 @@ def claim(directory: Path) -> None:
 
 
 def _lock(directory: Path) -> int:
-    """An open descriptor of `directory`, locked; the system lets go of it when the process ends, however it ends."""
+    """An open, locked descriptor of `directory`; the system releases the lock when the process ends."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         raise
-    except OSError:  # a file system without locks: two processes at once are then the user's to avoid
+    except OSError:  # a file system without locks: the user must not run two processes at once
         pass
     return descriptor
 
 
 def remove(directory: Path) -> None:
-    """Removes a directory, if it is there, with all that is in it and the claims on that."""
+    """Removes a directory, if it exists, and the locks on it and below it."""
     place = directory.resolve()
     shutil.rmtree(directory, ignore_errors=True)
     for claimed in [claimed for claimed in _claimed if claimed.is_relative_to(place)]:
@@ -106,23 +100,21 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes `value` with one line for each entry of the outermost object or list: for people, and quick to read."""
+    """Writes `value` with one line for each entry of the outermost object or list."""
 
     def compact(part: Any) -> str:
         return json.dumps(part, ensure_ascii=False)
 
     text = compact(value)
-    if value and isinstance(value, dict):
-        pairs = ",\n ".join(f"{compact(str(key))}: {compact(part)}" for key, part in value.items())
-        text = f"{{\n {pairs}\n}}"
-    elif value and isinstance(value, list):
-        entries = ",\n ".join(map(compact, value))
-        text = f"[\n {entries}\n]"
+    if value and isinstance(value, dict | list):
+        parts = [compact({str(key): part})[1:-1] for key, part in value.items()] if isinstance(value, dict) else value
+        lines = ",\n ".join(parts if isinstance(value, dict) else map(compact, value))
+        text = f"{text[0]}\n {lines}\n{text[-1]}"
     write_text(path, text + "\n")
 
 
 def read_json(path: Path, what: str = "file") -> Any:
-    """The JSON in `path`, or UserError naming `what` was expected there."""
+    """The JSON in `path`; UserError if it is missing or damaged. what: what the file should be."""
     return _read(path, what, lambda: json.loads(path.read_text(encoding="utf-8")))
 
 
@@ -138,23 +130,19 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, 
 
 
 def load_tensors(path: Path, what: str = "weights") -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `save_tensors` wrote: the tensors and `about`."""
-
-    def read() -> tuple[dict[str, Tensor], dict[str, Any]]:
-        with safe_open(path, framework="pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}, json.loads((file.metadata() or {})["about"])  # noqa: SIM118
-
-    return _read(path, what, read)
+    """The tensors and `about` of a file that `save_tensors` wrote."""
+    return _read(path, what, lambda: _tensors(path, about=True))
 
 
 def load_whole(path: Path, what: str = "weights") -> dict[str, Tensor]:
     """All tensors of any safetensors file."""
+    return _read(path, what, lambda: _tensors(path, about=False)[0])
 
-    def read() -> dict[str, Tensor]:
-        with safe_open(path, framework="pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
 
-    return _read(path, what, read)
+def _tensors(path: Path, about: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    with safe_open(path, framework="pt") as file:
+        notes = json.loads((file.metadata() or {})["about"]) if about else {}
+        return {key: file.get_tensor(key) for key in file.keys()}, notes  # noqa: SIM118
 
 
 def _read(path: Path, what: str, read: Callable[[], Any]) -> Any:
@@ -171,7 +159,7 @@ def _read(path: Path, what: str, read: Callable[[], Any]) -> Any:
 
 @contextmanager
 def fitting(path: Path, what: str) -> Iterator[None]:
-    """What was read from `path` is put to use inside: that it does not fit then is the file's fault, a UserError."""
+    """For using what was read from `path`: errors inside become a UserError that calls the file damaged."""
     try:
         yield
     except (KeyError, TypeError, RuntimeError) as error:

@@ -12,6 +12,7 @@ from annotated_types import Interval
 
 from bertvision import toml
 from bertvision.errors import UserError
+from bertvision.registry import TASKS
 from bertvision.schema import LARGEST, STRICT, Count, NonNegative, Positive, Share, validate
 
 
@@ -32,13 +33,13 @@ class BackboneRecipe(Section):
 @dataclass(frozen=True)
 class DataRecipe(Section):
     train: str = "sample:train"
-    """What is learnt from: `sample:train[:questions]`, a SQuAD JSON file, or `squad_v2` (hub); for `labels` and `score`
+    """The training set: `sample:train[:questions]`, a SQuAD JSON file, or `squad_v2` (hub); for `labels` and `score`
     also `glue:CoLA/train`, or your own .csv, .tsv or .jsonl file. Join several with `+`; `file.json#1/2` is every
-    second article from the first on, `file.json*2` counts double."""
+    second article from the first on, `file.json*2` counts twice."""
     tune: str = ""
-    """Where thresholds and the like are chosen. Empty: a share of the training articles is split off."""
+    """The set that thresholds, ensembles and early stops are chosen on. Empty: split off the training articles."""
     test: str = "sample:test"
-    """What is reported; nothing is ever chosen on it."""
+    """The reported set; nothing is ever chosen on it."""
     also: str = ""
     """A second set to report, such as `glue:MNLI/dev_mismatched`: the same members, scored on it too; empty: none."""
     tune_share: Annotated[float, Interval(ge=0.01, le=0.9)] = 0.1
@@ -60,7 +61,8 @@ class DataRecipe(Section):
     """Unanswerable questions to add per answerable one of the training set: a question on its own paragraph, with a
     name, number or word changed into another, or negated. 0 = none."""
     glue: str = "data/glue"
-    """The folder of the official GLUE files, for sources such as `glue:CoLA/train`; if absent, the hub is asked."""
+    """The folder of the official GLUE files, for sources such as `glue:CoLA/train`; if absent, they come from the
+    hub."""
     text: tuple[str, ...] = ()
     """The one or two columns of your own table that hold the text."""
     label: str = ""
@@ -68,11 +70,11 @@ class DataRecipe(Section):
     labels: tuple[str, ...] = ()
     """The labels of your own table, in order; empty: those of the training set, sorted."""
     metric: Literal["", "accuracy", "f1", "matthews"] = ""
-    """What decides on your own table of labels: accuracy unless named. Of two labels, `f1` is that of the second; of
-    more, the mean over all of them."""
+    """The main metric of your own table of labels; empty: accuracy. `f1` is that of the second of two labels, else the
+    mean over all labels."""
     broken: Literal["refuse", "leave out"] = "refuse"
-    """Lines of a table that are no rows, such as some of the official QQP/train.tsv: refused with their numbers, or
-    left out, and their number told."""
+    """Malformed lines of a table, such as some of the official QQP/train.tsv: an error with their numbers, or left out
+    and counted."""
 
 
 @dataclass(frozen=True)
@@ -131,10 +133,10 @@ class FinetuneRecipe(Training):
     dropout is the encoder's own; the papers' encoders have 0.1 here."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """How the encoder's products are computed while it is tuned. `bf16` is quicker where the processor has instructions
-    for it, and refused where it has none; weights, heads and scoring stay fp32."""
+    for it, and an error where it has none; weights, heads and scoring stay fp32."""
     start: str = ""
     """Tuned weights to start from: a checkpoint of another run, such as `runs/a/seed-1/checkpoint-1`, or a reader. The
-    encoder and what is tuned of it must be the same; heads start anew. Empty: from the encoder as it came."""
+    encoder and its tuned parts must be the same; heads start anew. Empty: from the encoder as published."""
     head: str | dict = "last"
     """The head trained jointly with the backbone: a kind, or a table such as `{kind = "attend", form = "dot"}`."""
 
@@ -142,10 +144,10 @@ class FinetuneRecipe(Training):
 @dataclass(frozen=True)
 class BankRecipe(Training):
     feed: Literal["after", "along"] = "after"
-    """`after`: heads read the states of a finished checkpoint. `along`: they learn during tuning itself, on the states
-    the backbone makes anyway; no pass of their own, and the backbone is tuned exactly as without them."""
+    """`after`: heads read the states of a finished checkpoint. `along`: they train during tuning itself, on the
+    states the backbone computes anyway; no pass of their own, and the backbone is tuned exactly as without them."""
     states: Literal["auto", "live", "stored"] = "auto"
-    """Where states come from: the backbone in every epoch, a store on disk, or what the forecast says is quicker."""
+    """Where states come from: the backbone in every epoch, a store on disk, or the quicker one by forecast."""
     dtype: Literal["fp16", "int8", "fp32"] = "fp16"
     """How a store keeps states."""
     patience: Count = 0
@@ -161,7 +163,7 @@ class BankRecipe(Training):
 @dataclass(frozen=True)
 class EvaluateRecipe(Section):
     decoding: Literal["joint", "independent"] = "joint"
-    """`joint`: the best pair with end >= start. `independent`: BERTVision's rule, both argmaxes taken apart."""
+    """`joint`: the best pair with end >= start. `independent`: BERTVision's rule, each argmax by itself."""
     answer_tokens: Positive = 30
     """Longest answer in tokens (joint decoding)."""
     nbest: Positive = 20
@@ -169,13 +171,13 @@ class EvaluateRecipe(Section):
     batch_tokens: Positive = 8192
     """Most tokens in a batch at inference."""
     ensembles: tuple[Literal["max", "mean", "product"], ...] = ("max",)
-    """How members are joined: by the maximum, the mean or the product of their probabilities."""
+    """How members are combined: by the maximum, the mean or the product of their probabilities."""
 
 
 @dataclass(frozen=True)
 class HeadEntry(Section):
     name: str = ""
-    """How the head is called in scores and reports; empty: its kind and options."""
+    """Its name in scores and reports; empty: its kind and options."""
     learning_rate: NonNegative = 0.0
     """Its own peak learning rate; 0 = the bank's."""
     weight_decay: NonNegative = 0.0
@@ -186,9 +188,10 @@ class HeadEntry(Section):
 
 @dataclass(frozen=True)
 class Recipe(Section):
-    task: Literal["spans", "labels", "score"] = "spans"
+    task: str = "spans"
     """`spans`: extractive question answering with unanswerable questions. `labels`: classes of texts or pairs; on SQuAD
-    data, whether a question can be answered. `score`: a number for a text or a pair."""
+    data, whether a question can be answered. `score`: a number for a text or a pair. `tokens`: a label for every word,
+    such as named entities. A task of your own: `--code FILE`."""
     title: str = ""
     """A heading for the report."""
     seeds: tuple[Count, ...] = (1,)
@@ -198,25 +201,25 @@ class Recipe(Section):
     backbone: BackboneRecipe = field(default_factory=BackboneRecipe)
     """The encoder."""
     data: DataRecipe = field(default_factory=DataRecipe)
-    """What is read."""
+    """The data."""
     finetune: FinetuneRecipe = field(default_factory=FinetuneRecipe)
     """How the encoder is tuned."""
     bank: BankRecipe = field(default_factory=BankRecipe)
     """How the heads are trained."""
     evaluate: EvaluateRecipe = field(default_factory=EvaluateRecipe)
-    """How answers are read off the logits."""
+    """How logits become answers."""
     heads: tuple[dict, ...] = ()
-    """The heads of the bank: tables with `kind` and that kind's options (`bertvision heads` lists them);
-    `learning_rate` and `name` may be given to any of them."""
+    """The heads of the bank: tables with `kind` and that kind's options (`bertvision heads` lists them). For `labels`
+    and `score` also `reduce`: read [CLS] alone (`first`, the default), or the `mean` or `sum` over all tokens."""
     search: tuple[dict, ...] = ()
-    """What `bertvision search` may vary in the heads: tables with the `key` of an option or of a head's training, and
+    """What `bertvision search` varies in the heads: tables with the `key` of an option or of a head's training, and
     either `values` or `low` and `high` (with `log = true`, evenly over powers). Empty: every option of each kind."""
     variants: tuple[dict, ...] = ()
     """Several studies in one: tables with a `name` and what differs, such as `finetune = {train_layers = 3}`. Each runs
-    in a directory of its own under that of the run, and one table joins them."""
+    in a directory of its own under that of the run; one table shows all."""
     paper: tuple[dict[str, int | float | str], ...] = ()
     """Published results to show beside ours: tables with `checkpoint`, `member` and metrics; `source` to cite, and `on`
-    for what they were measured on, such as "BERT-large, SQuAD 2.0", where that is not what is read here."""
+    for their model and data, such as "BERT-large, SQuAD 2.0", where that differs from this recipe's."""
 
 
 def load_recipe(path: str | Path, settings: Iterable[str] = ()) -> Recipe:
@@ -230,6 +233,8 @@ def load_recipe(path: str | Path, settings: Iterable[str] = ()) -> Recipe:
 def from_table(table: Mapping[str, Any], where: str = "recipe") -> Recipe:
     """A checked recipe from nested plain values; errors begin with `where`."""
     recipe = validate(Recipe, table, where)
+    if recipe.task not in TASKS:
+        TASKS.named(recipe.task, f"{where}: task")
     _check_heads(recipe, where)
     for key, message in _contradictions(recipe):
         raise UserError(f"{where}: {key}: {message}")

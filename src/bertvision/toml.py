@@ -50,7 +50,7 @@ def _value(text: str) -> Any:
         parsed = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
         return text
-    return parsed["value"] if len(parsed) == 1 else text  # a line break must not smuggle in a second key
+    return parsed["value"] if len(parsed) == 1 else text  # a line break must not add a second key
 
 
 def _child(node: Any, name: str, setting: str) -> Any:
@@ -67,7 +67,7 @@ def _index(entries: list, name: str, setting: str) -> int:
 
 
 def write(values: Any) -> str:
-    """A dataclass as TOML, defaults included, that `build` makes an equal one from."""
+    """A dataclass as TOML, defaults included, that reads back to an equal one."""
     plain, tables, arrays = [], [], []
     for key, value in dataclasses.asdict(values).items():
         if isinstance(value, dict):

@@ -9,7 +9,7 @@ import typer
 from bertvision import __version__
 from bertvision.cli.datasets import data_app
 from bertvision.cli.facts import heads, params, recipe
-from bertvision.cli.options import help_without_verb
+from bertvision.cli.options import help_without_verb, opt
 from bertvision.cli.readers import ask, export, reader, serve
 from bertvision.cli.runs import analyze, ensemble, evaluate, report
 from bertvision.cli.studies import finetune, search, study, tap, train
@@ -36,9 +36,7 @@ app.add_typer(data_app, name="data")
 
 
 @app.callback(invoke_without_command=True)
-def top(
-    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False
-) -> None:
+def top(context: typer.Context, version: Annotated[bool, opt("Show the version.", "--version")] = False) -> None:
     """Fine-tuned quality for a fraction of the fine-tuning: tiny heads on all layers of an encoder."""
     if version:
         print(f"bertvision {__version__}")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bertvision.cli.options import AsJson, help_without_verb, print_json
+from bertvision.cli.options import AsJson, arg, help_without_verb, opt, print_json
 
 data_app = typer.Typer()
 
@@ -18,9 +18,9 @@ def data(context: typer.Context) -> None:
 
 @data_app.command()
 def sample(
-    split: Annotated[str, typer.Argument(help="train, tune or test.")],
-    out: Annotated[Path, typer.Argument(help="The JSON file to write.")],
-    questions: Annotated[int, typer.Option(min=1, help="How many questions.")] = 3000,
+    split: Annotated[str, arg("train, tune or test.")],
+    out: Annotated[Path, arg("The JSON file to write.")],
+    questions: Annotated[int, opt("How many questions.", min=1)] = 3000,
 ) -> None:
     """Write the synthetic sample set as a SQuAD 2.0 file."""
     from bertvision.data.sources import load_articles
@@ -32,10 +32,10 @@ def sample(
 
 @data_app.command()
 def stats(
-    source: Annotated[str, typer.Argument(help="A SQuAD file, sample:…, squad_v2, glue:CoLA/train, or a table.")],
-    glue: Annotated[str, typer.Option(help="The folder of the official GLUE files.")] = "data/glue",
-    text: Annotated[list[str] | None, typer.Option(help="A column of text of a table; may be given twice.")] = None,
-    label: Annotated[str, typer.Option(help="The column of a table that holds the label or the score.")] = "",
+    source: Annotated[str, arg("A SQuAD file, sample:…, squad_v2, glue:CoLA/train, or a table.")],
+    glue: Annotated[str, opt("The folder of the official GLUE files.")] = "data/glue",
+    text: Annotated[list[str] | None, opt("A column of text of a table; may be given twice.")] = None,
+    label: Annotated[str, opt("The column of a table that holds the label or the score.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Counts and lengths of a set of questions or texts."""
@@ -53,10 +53,8 @@ def stats(
 
 @data_app.command()
 def fetch(
-    name: Annotated[
-        str, typer.Argument(help="train-v2.0.json, dev-v2.0.json, dev-v1.1.json, or a GLUE task such as glue:CoLA.")
-    ],
-    directory: Annotated[Path, typer.Option("--out", help="Where to put it.")] = Path("data"),
+    name: Annotated[str, arg("train-v2.0.json, dev-v2.0.json, dev-v1.1.json, or glue:CoLA and the like.")],
+    directory: Annotated[Path, opt("Where to put it.", "--out")] = Path("data"),
 ) -> None:
     """Download an official SQuAD file and verify its size and sha256; or the files of a GLUE task, and their rows."""
     if name.startswith("glue:"):

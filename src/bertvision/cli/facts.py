@@ -3,18 +3,14 @@
 import json
 from typing import Annotated, Any
 
-import typer
-
-from bertvision.cli.options import AsJson, Code, Outputs, Task, print_json
+from bertvision.cli.options import AsJson, Code, Outputs, Task, opt, print_json
 from bertvision.errors import UserError
 
 
 def heads(
-    layers: Annotated[int, typer.Option(help="Layers of the backbone, embedding output included.")] = 7,
-    width: Annotated[int, typer.Option(help="Width of the backbone.")] = 384,
-    backbone: Annotated[
-        str, typer.Option(help="Take layers and width from this architecture, e.g. bert-large-uncased.")
-    ] = "",
+    layers: Annotated[int, opt("Layers of the backbone, embedding output included.")] = 7,
+    width: Annotated[int, opt("Width of the backbone.")] = 384,
+    backbone: Annotated[str, opt("Take layers and width from it, e.g. bert-large-uncased.")] = "",
     task: Task = "spans",
     outputs: Outputs = 2,
     code: Code = None,
@@ -40,13 +36,11 @@ def heads(
 
 
 def params(
-    backbone: Annotated[
-        str, typer.Option(help="An architecture known offline, or a directory with config.json.")
-    ] = "minilm",
-    train_layers: Annotated[str, typer.Option(help="`all`, or the number of last blocks that train.")] = "all",
-    adapters: Annotated[int, typer.Option(help="Size of Houlsby adapters, 0 = none.")] = 0,
-    lora: Annotated[int, typer.Option(help="Rank of LoRA, 0 = none.")] = 0,
-    head: Annotated[str, typer.Option(help="A kind of head, or a JSON table of it.")] = "last",
+    backbone: Annotated[str, opt("An architecture known offline, or a directory with config.json.")] = "minilm",
+    train_layers: Annotated[str, opt("`all`, or the number of last blocks that train.")] = "all",
+    adapters: Annotated[int, opt("Size of Houlsby adapters, 0 = none.")] = 0,
+    lora: Annotated[int, opt("Rank of LoRA, 0 = none.")] = 0,
+    head: Annotated[str, opt("A kind of head, or a JSON table of it.")] = "last",
     task: Task = "spans",
     outputs: Outputs = 2,
     code: Code = None,
@@ -68,7 +62,7 @@ def params(
 
 
 def recipe(
-    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema, for editors.")] = False,
+    schema: Annotated[bool, opt("Print the JSON schema, for editors.", "--schema")] = False,
 ) -> None:
     """The keys of a recipe, with type, default and meaning."""
     from bertvision.reference import json_schema, reference

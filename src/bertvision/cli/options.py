@@ -7,6 +7,16 @@ from typing import Annotated, Any
 import typer
 
 
+def opt(text: str, *names: str, **more: Any) -> Any:
+    """An option of a verb; names: given where they are not those of the parameter."""
+    return typer.Option(*names, help=text, **more)
+
+
+def arg(text: str, **more: Any) -> Any:
+    """An argument of a verb."""
+    return typer.Argument(help=text, **more)
+
+
 def _import_code(files: list[str] | None) -> list[str] | None:
     if files:
         from bertvision.registry import load_code
@@ -16,20 +26,18 @@ def _import_code(files: list[str] | None) -> list[str] | None:
     return files
 
 
-RecipePath = Annotated[Path, typer.Argument(help="A recipe in TOML; see recipes/.")]
-RunPath = Annotated[Path, typer.Argument(help="A run's directory.")]
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override one value of the recipe.")
-]
-Out = Annotated[Path | None, typer.Option("--out", help="Directory of the run; runs/<recipe's name> if not given.")]
-Checkpoint = Annotated[float | None, typer.Option(help="Epoch of the checkpoint; the last if not given.")]
-Seed = Annotated[int | None, typer.Option(help="Seed; the first if not given.")]
-Task = Annotated[str, typer.Option(help="spans, labels, score or tokens.")]
-Outputs = Annotated[int, typer.Option(help="Classes, for labels and tokens.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print results as JSON, and nothing else, on stdout.")]
+RecipePath = Annotated[Path, arg("A recipe in TOML; see recipes/.")]
+RunPath = Annotated[Path, arg("A run's directory.")]
+Settings = Annotated[list[str] | None, opt("Override one value of the recipe.", "--set", metavar="KEY=VALUE")]
+Out = Annotated[Path | None, opt("Directory of the run; runs/<recipe's name> if not given.", "--out")]
+Checkpoint = Annotated[float | None, opt("Epoch of the checkpoint; the last if not given.")]
+Seed = Annotated[int | None, opt("Seed; the first if not given.")]
+Task = Annotated[str, opt("spans, labels, score or tokens.")]
+Outputs = Annotated[int, opt("Classes, for labels and tokens.")]
+AsJson = Annotated[bool, opt("Print results as JSON, and nothing else, on stdout.", "--json")]
 Code = Annotated[
     list[str] | None,
-    typer.Option(metavar="FILE", callback=_import_code, help="Python file with heads or tasks of your own to import."),
+    opt("Python file with heads or tasks of your own to import.", metavar="FILE", callback=_import_code),
 ]
 
 

@@ -3,31 +3,19 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from bertvision.cli.options import AsJson, Checkpoint, Code, RunPath, Seed, print_json, print_table
+from bertvision.cli.options import AsJson, Checkpoint, Code, RunPath, Seed, arg, opt, print_json, print_table
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run's directory, or a predictions file {question id: answer}.")],
-    data: Annotated[
-        str,
-        typer.Option(help="Data to score on: a SQuAD file, sample:…, glue:…, a table; the run's test set by default."),
-    ] = "",
+    run: Annotated[Path, arg("A run's directory, or a predictions file {question id: answer}.")],
+    data: Annotated[str, opt("Data to score on, as in a recipe; the run's test set if not given.")] = "",
     checkpoint: Checkpoint = None,
     seed: Seed = None,
-    member: Annotated[str, typer.Option(help="Only this member.")] = "",
-    decoding: Annotated[str, typer.Option(help="joint or independent; the recipe's if not given.")] = "",
-    no_answer_scores: Annotated[
-        Path | None, typer.Option(help="With a predictions file: {question id: score}.")
-    ] = None,
-    submission: Annotated[
-        Path | None, typer.Option(help="Write predictions for --data glue:TASK/test there, in GLUE's format.")
-    ] = None,
-    predictions: Annotated[
-        Path | None,
-        typer.Option(help="Write predictions for --data, labelled or not, to this file: a line of JSON per row."),
-    ] = None,
+    member: Annotated[str, opt("Only this member.")] = "",
+    decoding: Annotated[str, opt("joint or independent; the recipe's if not given.")] = "",
+    no_answer_scores: Annotated[Path | None, opt("With a predictions file: {question id: score}.")] = None,
+    submission: Annotated[Path | None, opt("Write predictions for --data glue:TASK/test for GLUE's server.")] = None,
+    predictions: Annotated[Path | None, opt("Write predictions for --data here: a line of JSON per row.")] = None,
     code: Code = None,
     as_json: AsJson = False,
 ) -> None:
@@ -49,22 +37,13 @@ def evaluate(
 
 def ensemble(
     run: RunPath,
-    members: Annotated[
-        str,
-        typer.Option(metavar="A,B,…", help='The members, e.g. "backbone, pool" or "pool @ epoch 0.3, seed 2"; all.'),
-    ] = "",
-    greedy: Annotated[
-        bool, typer.Option("--greedy", help="Choose among them on the tuning set, by forward selection.")
-    ] = False,
-    how: Annotated[str, typer.Option(help="max, mean or product of the probabilities.")] = "max",
-    checkpoint: Annotated[
-        list[float] | None, typer.Option(help="Epoch of a checkpoint; may be repeated; the last if not given.")
-    ] = None,
+    members: Annotated[str, opt('Members: "backbone, pool", "pool @ epoch 0.3, seed 2"; all.', metavar="A,B,…")] = "",
+    greedy: Annotated[bool, opt("Choose among them on the tuning set, by forward selection.", "--greedy")] = False,
+    how: Annotated[str, opt("max, mean or product of the probabilities.")] = "max",
+    checkpoint: Annotated[list[float] | None, opt("Epoch of a checkpoint; repeatable; the last if not given.")] = None,
     seed: Seed = None,
-    all_seeds: Annotated[bool, typer.Option("--all-seeds", help="Members of all seeds.")] = False,
-    out: Annotated[
-        Path | None, typer.Option(help="Where to save members and weights; RUN/ensemble.json if not given.")
-    ] = None,
+    all_seeds: Annotated[bool, opt("Members of all seeds.", "--all-seeds")] = False,
+    out: Annotated[Path | None, opt("Where to save members and weights; RUN/ensemble.json if not given.")] = None,
     code: Code = None,
     as_json: AsJson = False,
 ) -> None:
@@ -96,11 +75,8 @@ def analyze(
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The directory of a run, or of several.")],
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Where to write it; into the run itself, or runs/compared for several, if not given."),
-    ] = None,
+    runs: Annotated[list[Path], arg("The directory of a run, or of several.", metavar="RUN...")],
+    out: Annotated[Path | None, opt("Where to write it; the run, or runs/compared for several.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Tables and plots again, from the files of a run, finished or not; several runs on one page."""

@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from bertvision.cli.options import AsJson, Code, Out, RecipePath, Seed, Settings, print_json, print_table
+from bertvision.cli.options import AsJson, Code, Out, RecipePath, Seed, Settings, opt, print_json, print_table
 from bertvision.errors import UserError
 
 
@@ -13,9 +11,7 @@ def study(
     recipe: RecipePath,
     settings: Settings = None,
     out: Out = None,
-    tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Also write curves for TensorBoard, into tensorboard/ of the run.")
-    ] = False,
+    tensorboard: Annotated[bool, opt("Also write curves to tensorboard/ of the run.", "--tensorboard")] = False,
     code: Code = None,
     as_json: AsJson = False,
 ) -> None:
@@ -74,8 +70,8 @@ def train(
 
 def search(
     recipe: RecipePath,
-    trials: Annotated[int, typer.Option(min=1, help="How many heads to try in all.")] = 32,
-    size: Annotated[int, typer.Option("--round", min=1, help="How many are trained at once, in the same passes.")] = 8,
+    trials: Annotated[int, opt("How many heads to try in all.", min=1)] = 32,
+    size: Annotated[int, opt("How many are trained at once, in the same passes.", "--round", min=1)] = 8,
     settings: Settings = None,
     out: Out = None,
     code: Code = None,
@@ -99,17 +95,13 @@ def tap(
     recipe: RecipePath,
     settings: Settings = None,
     out: Out = None,
-    split: Annotated[str, typer.Option(help="train, tune or test.")] = "train",
-    checkpoint: Annotated[
-        float | None, typer.Option(help="Epoch of the checkpoint; the last, or the untuned encoder, if not given.")
-    ] = None,
+    split: Annotated[str, opt("train, tune or test.")] = "train",
+    checkpoint: Annotated[float | None, opt("Epoch of the checkpoint; the last, else the untuned encoder.")] = None,
     seed: Seed = None,
-    layers: Annotated[
-        str, typer.Option(help="all, last, or some by number: 0,6,12; 0 is the embedding output.")
-    ] = "all",
-    positions: Annotated[str, typer.Option(help="all tokens, or cls.")] = "all",
-    dtype: Annotated[str, typer.Option(help="fp16, int8 or fp32.")] = "fp16",
-    forecast: Annotated[bool, typer.Option("--forecast", help="Only print the expected cost; write nothing.")] = False,
+    layers: Annotated[str, opt("all, last, or numbers: 0,6,12; 0 is the embedding output.")] = "all",
+    positions: Annotated[str, opt("all tokens, or cls.")] = "all",
+    dtype: Annotated[str, opt("fp16, int8 or fp32.")] = "fp16",
+    forecast: Annotated[bool, opt("Only print the expected cost; write nothing.", "--forecast")] = False,
     code: Code = None,
     as_json: AsJson = False,
 ) -> None:
