@@ -99,6 +99,21 @@ def write_text(path: Path, text: str) -> None:
         scratch.write_text(text, encoding="utf-8")
 
 
+def read_text(path: Path, way_out: str = "check the path") -> str:
+    """The text of a user's file, without byte-order mark; UserError, with a way out, if there is none."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; {way_out}") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); {way_out}") from None
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{path}: line {line} is not UTF-8; save the file as UTF-8") from None
+
+
 def write_json(path: Path, value: Any) -> None:
     """Writes `value` with one line for each entry of the outermost object or list."""
 

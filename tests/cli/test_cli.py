@@ -18,7 +18,7 @@ import pytest
 from bertvision import __version__
 from bertvision.cli import app, data_app, main
 from bertvision.cli.options import print_table
-from bertvision.data.sources import fetch_official
+from bertvision.data.download import fetch_official
 from bertvision.evaluate.ensemble import GREEDY
 from bertvision.heads import HEADS
 from bertvision.report.terminal import download_bar

@@ -39,7 +39,7 @@ def stats(
     as_json: AsJson = False,
 ) -> None:
     """Counts and lengths of a set of questions or texts."""
-    from bertvision.data.sources import describe
+    from bertvision.data.statistics import describe
     from bertvision.recipe import DataRecipe
 
     found = describe(source, DataRecipe(glue=glue, text=tuple(text or ()), label=label))
@@ -62,7 +62,7 @@ def fetch(
 
         print("\n".join(map(str, glue.fetch(name.removeprefix("glue:"), directory / "glue"))))
         return
-    from bertvision.data.sources import fetch_official
+    from bertvision.data.download import fetch_official
     from bertvision.report.terminal import download_bar
 
     with download_bar(name) as progress:

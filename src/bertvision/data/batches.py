@@ -9,8 +9,8 @@ from torch import Tensor
 
 from bertvision.data.windows import Windows
 
-POOL = 64  # a bucket holds this many batches: enough to sort lengths together, few enough to keep the order random
-BLUR = 0.02  # lengths are sorted as if this much off, so that a small set too gets new company in every epoch
+POOL = 64  # batches in a bucket: enough to sort lengths together, few enough to keep the order random
+BLUR = 0.02  # noise on the lengths that are sorted by, so that batches of a small set differ between epochs
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def collate(windows: Windows, index: NDArray[np.int64], pad: int = 0) -> Batch:
 
 
 class BatchPlan:
-    """Every batch of a training, decided beforehand: `plan[step]` is an array of window numbers.
+    """All batches of a training: `plan[step]` is an array of window numbers.
 
     A batch has at most `batch_size` windows and `batch_tokens` tokens with padding (a longer window goes alone).
     Epochs may be fractional. The same arguments always give the same plan, so a position in it is one number.
@@ -92,7 +92,7 @@ class BatchPlan:
 
 
 def cut(order: NDArray[np.int64], lengths: NDArray[np.int64], batch_size: int, batch_tokens: int) -> list[NDArray]:
-    """Cuts windows, more or less sorted by length, into batches within both limits."""
+    """Cuts windows, roughly sorted by length, into batches within both limits."""
     batches, start, longest = [], 0, 0
     for end, length in enumerate(lengths[order].tolist()):
         longest = max(longest, length)
@@ -106,7 +106,7 @@ def cut(order: NDArray[np.int64], lengths: NDArray[np.int64], batch_size: int, b
 
 
 def by_length(lengths: NDArray[np.int64], batch_tokens: int, batch_size: int = 1 << 30) -> list[NDArray[np.int64]]:
-    """Batches for inference: all windows once, longest first, so that a lack of memory shows at once."""
+    """Batches for inference: all windows once, longest first, so that a lack of memory shows early."""
     return cut(np.argsort(-lengths, kind="stable"), lengths, batch_size, batch_tokens)
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bertvision.data.tables import read_text
 from bertvision.errors import UserError
+from bertvision.files import read_text
 
 SUFFIXES = (".conll", ".bio", ".iob", ".iob2")
 OUTSIDE = "O"

@@ -1,35 +1,30 @@
-"""The nine tasks of GLUE: one table of their columns, labels and metrics; the official files, the hub, submissions."""
+"""The nine tasks of GLUE: columns, labels and metrics; official files, the hub, submissions."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from bertvision.data.download import load_hub
 from bertvision.data.tables import Row, read_columns
 from bertvision.errors import UserError, nearest
 from bertvision.files import write_text
 
 PREFIX = "glue:"
 HUB = "nyu-mll/glue"
-
-
 BINARY = ("0", "1")
 ENTAILMENT = ("entailment", "not_entailment")
 PAIR = ("sentence1", "sentence2")
 QUESTIONS = ("question1", "question2")
 SCALE = (0.0, 5.0)  # of STS-B
-COLA_HEADER = ("source", "label", "original", "sentence")  # its train.tsv and dev.tsv have no line that says so
+COLA_HEADER = ("source", "label", "original", "sentence")  # train.tsv and dev.tsv have no header
 
 
 @dataclass(frozen=True, slots=True)
 class GlueTask:
-    """One row of the table.
-
-    text, label: columns of the official files. labels: as the files spell them, in the order of the hub's numbers;
-    none where the label is a number from 0 to 5. metrics: the official ones, the last decides (CoLA: and accuracy,
-    which says whether a Matthews of 0 is chance or a constant).
-    """
+    """text, label: columns of the official files. labels: as the files spell them, in the order of the hub's numbers;
+    none where the label is a number from 0 to 5. metrics: the official ones, the last decides. CoLA also has accuracy,
+    which shows whether a Matthews of 0 is chance or a constant."""
 
     text: tuple[str, ...]
     label: str
@@ -48,7 +43,7 @@ GLUE: dict[str, GlueTask] = {
     "RTE": GlueTask(PAIR, "label", ENTAILMENT, ("accuracy",)),
     "WNLI": GlueTask(PAIR, "label", BINARY, ("accuracy",)),
 }
-HUB_TEXT = {"MRPC": PAIR, "MNLI": ("premise", "hypothesis")}  # columns of text that are called otherwise on the hub
+HUB_TEXT = {"MRPC": PAIR, "MNLI": ("premise", "hypothesis")}  # text columns with other names on the hub
 SPLITS = {
     "CoLA": {"train": 8_551, "dev": 1_043, "test": 1_063},
     "SST-2": {"train": 67_349, "dev": 872, "test": 1_821},
@@ -81,7 +76,7 @@ def parse(source: str) -> tuple[str, str]:
 
 
 def is_labelled(split: str) -> bool:
-    """Whether a split comes with its labels; those of the test sets are kept by GLUE."""
+    """Whether a split has labels; GLUE does not publish those of the test sets."""
     return not split.startswith("test")
 
 
@@ -92,47 +87,26 @@ def read(source: str, folder: str = "data/glue", left_out: list[int] | None = No
     """
     name, split = parse(source)
     task = GLUE[name]
-    places = [
-        Path(folder),
-        *([Path(os.environ["BERTVISION_DATA"]) / "glue"] if "BERTVISION_DATA" in os.environ else []),
-    ]
+    places = [Path(folder)]
+    if "BERTVISION_DATA" in os.environ:
+        places.append(Path(os.environ["BERTVISION_DATA"]) / "glue")
     path = next((path for place in places if (path := place / name / f"{split}.tsv").exists()), None)
     if path is None:
-        way_out = (
-            f"`bertvision data fetch {PREFIX}{name}` where you are online, or put the official files into {folder}"
-        )
-        return source, hub_rows(name, split, way_out)
+        fetch_it = f"run `bertvision data fetch {PREFIX}{name}` where you are online"
+        return source, hub_rows(name, split, f"{fetch_it}, or put the official files into {folder}")
     header = COLA_HEADER if name == "CoLA" and is_labelled(split) else None
     columns = (*task.text, *([task.label] if is_labelled(split) else []))
     return str(path), read_columns(path, columns, header, left_out)
 
 
-def hub_rows(name: str, split: str, way_out: str = "go online") -> list[Row]:
+def hub_rows(name: str, split: str, way_out: str = "try later") -> list[Row]:
     """The rows of a split from the hub, labels spelt as in the official files."""
-    config, columns = name.lower().replace("-", ""), HUB_TEXT.get(name, GLUE[name].text)
-    try:
-        import datasets
-    except ImportError:
-        raise UserError(
-            f"{PREFIX}{name}/{split}: needs `datasets` (pip install 'bertvision[hub]'); {way_out}"
-        ) from None
-    try:
-        found = datasets.load_dataset(HUB, config, split=split.replace("dev", "validation"))
-    except Exception as error:  # the hub client raises errors of many families, some outside OSError
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{PREFIX}{name}/{split}: cannot be loaded from the hub ({reason}); {way_out}") from error
-    return from_hub(found, columns, GLUE[name].labels, is_labelled(split))
-
-
-def from_hub(
-    found: Iterable[Mapping[str, Any]], columns: Sequence[str], labels: Sequence[str], labelled: bool
-) -> list[Row]:
-    """Rows of the hub as rows of a file; labels: names for its numbers, none where they are scores."""
+    config, columns, labels = name.lower().replace("-", ""), HUB_TEXT.get(name, GLUE[name].text), GLUE[name].labels
+    found = load_hub(f"{PREFIX}{name}/{split}", (HUB, config), split.replace("dev", "validation"), way_out)
     rows = []
     for number, row in enumerate(found, start=1):
-        texts = [row[column] for column in columns]
-        gold = [labels[row["label"]] if labels else f"{row['label']:.3f}"] if labelled else []
-        rows.append((number, (*texts, *gold)))
+        gold = [labels[row["label"]] if labels else f"{row['label']:.3f}"] if is_labelled(split) else []
+        rows.append((number, (*(row[column] for column in columns), *gold)))
     return rows
 
 
@@ -149,7 +123,6 @@ def fetch(name: str, directory: Path, rows_of: Callable[[str, str], list[Row]] =
         if len(rows) != count:
             raise UserError(f"{PREFIX}{name}/{split}: has {len(rows)} rows, not {count}; nothing was kept, try again")
         texts[directory / name / f"{split}.tsv"] = _official(name, split, rows)
-    (directory / name).mkdir(parents=True, exist_ok=True)
     for path, text in texts.items():
         write_text(path, text)
     return [*texts]
@@ -159,7 +132,7 @@ def _official(name: str, split: str, rows: Sequence[Row]) -> str:
     task = GLUE[name]
     for number, cells in rows:
         if any(mark in cell for cell in cells for mark in "\t\n"):
-            raise UserError(f"{PREFIX}{name}/{split}: row {number} holds a tab or a line break, which no .tsv can")
+            raise UserError(f"{PREFIX}{name}/{split}: row {number} has a tab or a line break; a .tsv cannot")
     if name == "CoLA" and is_labelled(split):
         return "".join(f"hub\t{label}\t\t{text}\n" for _, (text, label) in rows)
     header = ["index", *task.text, *([task.label] if is_labelled(split) else [])]
@@ -168,7 +141,7 @@ def _official(name: str, split: str, rows: Sequence[Row]) -> str:
 
 
 def check_submission(source: str, count: int) -> None:
-    """UserError unless `count` examples are all there are in a test set, `glue:TASK/SPLIT`."""
+    """UserError unless `glue:TASK/SPLIT` is a test set and `count` the number of its examples."""
     name, split = parse(source)
     if is_labelled(split):
         tests = " or ".join(f"{PREFIX}{name}/{one}" for one in SPLITS[name] if not is_labelled(one))
@@ -181,21 +154,20 @@ def check_submission(source: str, count: int) -> None:
 
 
 def write_submission(directory: Path, source: str, predictions: Sequence[str | float]) -> Path:
-    """Predictions for a whole test set, `glue:TASK/SPLIT`, in its order, as the file that GLUE takes.
+    """Writes predictions for a whole test set, `glue:TASK/SPLIT`, as GLUE takes them: index, tab, prediction.
 
-    That is: index, tab, prediction. Labels are spelt as in the official files; scores are clipped to 0..5.
+    Labels are spelt as in the official files; scores are clipped to 0..5.
     """
     check_submission(source, len(predictions))
     name, split = parse(source)
     known = GLUE[name].labels
     if wrong := next((one for one in predictions if (one not in known if known else isinstance(one, str))), None):
-        right = f"its labels are {', '.join(known)}" if known else "it wants numbers"
-        raise UserError(f"{source}: {wrong!r} is no prediction for {name}; {right}")
+        right = f"its labels are {', '.join(known)}" if known else "it needs numbers"
+        raise UserError(f"{source}: {wrong!r} is not a prediction for {name}; {right}")
     ending = {"matched": "-m", "mismatched": "-mm"}.get(split.partition("_")[2], "")
     low, high = SCALE
     shown = [value if isinstance(value, str) else f"{min(max(value, low), high):.3f}" for value in predictions]
     lines = ["index\tprediction", *(f"{index}\t{value}" for index, value in enumerate(shown))]
-    directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{name}{ending}.tsv"
     write_text(path, "\n".join(lines) + "\n")
     return path

@@ -1,41 +1,138 @@
-"""The sample set: reading comprehension in SQuAD 2.0 format, written by a program, to try everything out offline.
+"""The sample set: synthetic reading comprehension in SQuAD 2.0 format, to try everything without a download.
 
-A paragraph tells a few facts of one to three things of one kind, in varying words and order. A third of the questions
-have no answer, for one of three reasons, given as `why`:
-untold: the fact is not told of the thing;
-swapped: it is told of another thing of the paragraph, and every content word of the question stands in the paragraph;
+A paragraph states a few facts about one to three things of one kind, in varying words and order. A third of the
+questions have no answer, for one of three reasons, given as `why`:
+untold: the fact is not stated about this thing;
+swapped: it is stated about another thing of the paragraph, and every content word of the question is in the paragraph;
 stranger: the thing asked about is not in the paragraph, though one with a similar name may be.
+
+`sample.json` holds the words. In its sentences {S}, {O}, {P} stand for the thing as subject, object and possessive, {v}
+for the value of the fact, {a} for "a" or "an" before it. A wording comes with a question that has no content word the
+wording lacks. Values: ["year", low, high] (years after the thing's first), ["number", low, high, step, unit],
+["one", choices...], or a kind of name.
 """
 
+import hashlib
+import json
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
-from bertvision.data import sample_names as names
-from bertvision.data.sample_names import Dice
-from bertvision.data.sample_text import KINDS, Fact, Kind
 from bertvision.errors import UserError, nearest
 
+Item = TypeVar("Item")
+
 LABEL = "synthetic sample"
-SPLITS = tuple(names.BUCKETS)
-PARAGRAPHS = 5
-ANSWERABLE, UNANSWERABLE = 4, 2
-"""Questions per paragraph."""
-OWN_WORDS = 0.6
-"""How often a question repeats the words of the text. Swapped ones always do, so that this gives nothing away."""
-WHY = ("swapped",) * 14 + ("untold",) * 4 + ("stranger",) * 3
-"""Why questions are unanswerable, in these proportions; `swapped` takes a paragraph with several things."""
-CLOSINGS = (
-    "Nothing else is known for certain",
-    "Other details are disputed",
-    "The rest has been forgotten",
-    "Historians still argue about the rest",
-    "Letters from that time confirm most of this",
-    "Several books have been written on the subject",
-)
+BUCKETS = {"train": range(6), "tune": range(6, 8), "test": range(8, 10)}
+"""A name made of word i and word j belongs to the split whose range holds (i + j) % 10: no name is in two splits."""
+SPLITS = tuple(BUCKETS)
+PARAGRAPHS = 5  # of an article
+ANSWERABLE, UNANSWERABLE = 4, 2  # questions of a paragraph
+OWN_WORDS = 0.6  # how often a question repeats the words of the text; swapped ones always do
+WHY = ("swapped",) * 14 + ("untold",) * 4 + ("stranger",) * 3  # proportions of the reasons, where all are possible
+_DATA: dict[str, Any] = json.loads(Path(__file__).with_name("sample.json").read_text(encoding="utf-8"))
+WORDS = {key: tuple(text.split()) for key, text in _DATA["words"].items()}
+
+
+class Dice:
+    """Random choices from a text seed, built on `random()` alone: the one stream Python keeps over its versions."""
+
+    def __init__(self, seed: str) -> None:
+        self._random = random.Random(int.from_bytes(hashlib.sha256(seed.encode()).digest(), "big")).random
+
+    def below(self, count: int) -> int:
+        return int(self._random() * count)
+
+    def between(self, low: int, high: int) -> int:
+        """A whole number, both ends included."""
+        return low + self.below(high - low + 1)
+
+    def chance(self, probability: float) -> bool:
+        return self._random() < probability
+
+    def pick(self, items: Sequence[Item]) -> Item:
+        return items[self.below(len(items))]
+
+    def shuffled(self, items: Sequence[Item]) -> list[Item]:
+        return sorted(items, key=lambda _: self._random())
+
+
+class Names:
+    """All names that `pattern` makes of a word of `fronts` and a word of `backs` (both: names of word lists)."""
+
+    def __init__(self, pattern: str, fronts: Sequence[str], backs: Sequence[str]) -> None:
+        self.pattern = pattern
+        self.fronts, self.backs = (tuple(word for key in keys for word in WORDS[key]) for keys in (fronts, backs))
+        self.back_alone = list(fronts) == ["women", "men"]  # a surname stands for the name: once in a paragraph
+
+    def write(self, i: int, j: int) -> str:
+        return self.pattern.format(self.fronts[i], self.backs[j])
+
+    def belongs(self, i: int, j: int, split: str) -> bool:
+        return (i + j) % 10 in BUCKETS[split] and self.fronts[i] != self.backs[j]
+
+    def draw(self, dice: Dice, split: str, used: set[str], front: int | None = None) -> tuple[str, int]:
+        """A name of the split not in `used`, where it is then added, and its first word's index (`front` fixes it)."""
+        while True:
+            i = dice.below(len(self.fronts)) if front is None else front
+            j = dice.below(len(self.backs))
+            name, back = self.write(i, j), self.backs[j]
+            if self.belongs(i, j, split) and name not in used and not (self.back_alone and back in used):
+                used.update((name, back) if self.back_alone else (name,))
+                return name, i
+
+
+NAMES = {key: Names(**entry) for key, entry in _DATA["names"].items()}
+NUMBERS = _DATA["numbers"].split()
+
+
+class Fact:
+    """A fact about a thing. wordings: (sentence, question in its words). questions: in other words."""
+
+    def __init__(self, name: str, values: list[Any], wordings: list[list[str]], questions: list[str]) -> None:
+        self.name, self.values, self.wordings, self.questions = name, values, wordings, questions
+
+    def draw(self, dice: Dice, split: str, first_year: int, used: set[str]) -> str:
+        """A value that is not in `used` (names and values of the paragraph); it is added there."""
+        form, *options = self.values
+        if form in NAMES:
+            return NAMES[form].draw(dice, split, used)[0]
+        if form == "one":
+            value = next(choice for choice in dice.shuffled(options) if choice not in used)
+            used.add(value)
+            return value
+        low, high, step, unit = options if form == "number" else (*options, 1, "")
+        while True:
+            number = dice.between(low // step, high // step) * step
+            written = str(first_year + number) if form == "year" else _written(number)
+            if written not in used:
+                used.add(written)
+                return f"{written} {unit}".rstrip()
+            high += step  # a narrow range may be used up
+
+
+def _written(number: int) -> str:
+    """7 -> seven, 42 -> 42, 3200 -> 3,200."""
+    return NUMBERS[number] if number < len(NUMBERS) else f"{number:,}"
+
+
+class Kind:
+    """A kind of thing. noun: may replace the name (`the ship`); empty for people. opening: sentences with {N}, all
+    names of the paragraph, and {place}, the article's place."""
+
+    def __init__(self, entry: dict[str, Any]) -> None:
+        self.title, self.noun, self.opening = entry["title"], entry["noun"], entry["opening"]
+        self.named = Names(**entry["names"])
+        self.facts = [Fact(**fact) for fact in entry["facts"]]
+
+
+KINDS = [Kind(entry) for entry in _DATA["kinds"]]
 
 
 class Forms(NamedTuple):
-    """How a thing is mentioned in a sentence: `the Silver Heron` or `it`."""
+    """How a sentence mentions a thing: `the Silver Heron` or `it`."""
 
     subject: str
     object: str
@@ -50,7 +147,7 @@ class Forms(NamedTuple):
 
 
 class Told(NamedTuple):
-    """A fact as it stands in the text."""
+    """A fact as the text states it: the question in its words, the value and its offset."""
 
     echo: str
     text: str
@@ -59,52 +156,43 @@ class Told(NamedTuple):
 
 @dataclass(eq=False)
 class Thing:
-    """What a paragraph tells about: a ship, a person, a town."""
+    """A ship, a person, a town. front: index of its name's first word. short: `the ship`, or a person's surname."""
 
     name: str
     front: int
     first_year: int
     pronoun: Forms
     short: Forms
-    """`the ship`, or a person's surname."""
-    facts: list[Fact] = field(default_factory=list)
+    facts: list[Fact]
     told: dict[Fact, Told] = field(default_factory=dict)
 
 
 def make(split: str, questions: int, seed: int) -> list[dict[str, Any]]:
-    """Articles with exactly so many questions, the same for the same (split, seed) everywhere.
+    """Articles with exactly `questions` questions, the same for the same (split, seed) on every machine.
 
-    A larger set begins with the articles of a smaller one. No thing of one split is named in another.
+    A larger set begins with the articles of a smaller one. No name of one split is in another.
     """
     if split not in SPLITS:
         raise UserError(f"sample: no split is called {split!r}; {nearest(split, SPLITS)}")
     if questions < 1:
         raise UserError(f"sample: the number of questions must be 1 or more, not {questions}")
     articles: list[dict[str, Any]] = []
-    missing = questions
-    while missing:
+    while questions > 0:
         article = _article(split, seed, len(articles))
-        article["paragraphs"] = _first(article["paragraphs"], missing)
-        missing -= sum(len(paragraph["qas"]) for paragraph in article["paragraphs"])
-        articles.append(article)
+        kept = []
+        for paragraph in article["paragraphs"]:
+            if questions > 0:
+                kept.append({**paragraph, "qas": paragraph["qas"][:questions]})
+                questions -= len(paragraph["qas"])
+        articles.append({**article, "paragraphs": kept})
     return articles
 
 
-def _first(paragraphs: list[dict[str, Any]], questions: int) -> list[dict[str, Any]]:
-    """The paragraphs cut off after so many questions."""
-    kept = []
-    for paragraph in paragraphs:
-        if questions > 0:
-            kept.append({**paragraph, "qas": paragraph["qas"][:questions]})
-            questions -= len(paragraph["qas"])
-    return kept
-
-
 def _article(split: str, seed: int, index: int) -> dict[str, Any]:
-    """Article number `index`, from a seed of its own, so that the size of the set does not matter."""
+    """Article number `index`, from a seed of its own, so that it does not depend on the size of the set."""
     dice = Dice(f"{split}:{seed}:{index}")
     kind = KINDS[index % len(KINDS)]
-    place = names.PLACES.draw(dice, split, set()).text
+    place, _ = NAMES["place"].draw(dice, split, set())
     paragraphs = []
     for p in range(PARAGRAPHS):
         used = {place}
@@ -118,7 +206,7 @@ def _article(split: str, seed: int, index: int) -> dict[str, Any]:
 
 
 def _things(kind: Kind, dice: Dice, split: str, used: set[str]) -> list[Thing]:
-    """One to three things and which facts to tell of each: where there are several, some of all, some of one alone."""
+    """One to three things with the facts to state: of several things, some facts of all and some of one alone."""
     facts = dice.shuffled(kind.facts)
     several = dice.between(1, 10)
     if several <= 5:
@@ -130,17 +218,16 @@ def _things(kind: Kind, dice: Dice, split: str, used: set[str]) -> list[Thing]:
     things = []
     for share in shares:
         name, front = kind.named.draw(dice, split, used)
-        pronoun, short = _short_forms(kind, name)
-        things.append(Thing(name, front, dice.between(1825, 1925), pronoun, short, facts=dice.shuffled(share)))
+        things.append(Thing(name, front, dice.between(1825, 1925), *_short_forms(kind, name), dice.shuffled(share)))
     return dice.shuffled(things)
 
 
 def _short_forms(kind: Kind, name: str) -> tuple[Forms, Forms]:
     """(pronoun, short name)"""
     if kind.noun:
-        return Forms("it", f"the {kind.noun}", "its"), Forms.of(f"the {kind.noun}")  # "the crew of it" is no English
+        return Forms("it", f"the {kind.noun}", "its"), Forms.of(f"the {kind.noun}")  # "the crew of it" is not English
     first, _, surname = name.partition(" ")
-    pronoun = Forms("she", "her", "her") if first in names.WOMEN else Forms("he", "him", "his")
+    pronoun = Forms("she", "her", "her") if first in WORDS["women"] else Forms("he", "him", "his")
     return pronoun, Forms.of(surname)
 
 
@@ -148,9 +235,9 @@ def _write(kind: Kind, things: list[Thing], place: str, dice: Dice, split: str, 
     """The paragraph. Fills in `told` of the things."""
     text = ""
     if len(things) > 1 and dice.chance(0.3):
-        listed = [thing.name for thing in things]
-        everything = f"{', '.join(listed[:-1])} and {listed[-1]}"
-        text = _capital(dice.pick(kind.opening).replace("{N}", everything).replace("{place}", place)) + ". "
+        *others, last = (thing.name for thing in things)
+        opening = dice.pick(kind.opening).replace("{N}", f"{', '.join(others)} and {last}")
+        text = _capital(opening.replace("{place}", place)) + ". "
     previous: Thing | None = None
     open_end = False  # the last sentence can take a second predicate
     for thing, fact in _order(things, dice):
@@ -171,11 +258,11 @@ def _write(kind: Kind, things: list[Thing], place: str, dice: Dice, split: str, 
         text += sentence if text.endswith(" and ") else _capital(sentence)
         thing.told[fact] = Told(echo, text[start : start + len(value)], start)
         previous = thing
-    return text + dice.pick(CLOSINGS) + "." if dice.chance(0.25) else text[:-1]
+    return text + dice.pick(_DATA["closings"]) + "." if dice.chance(0.25) else text[:-1]
 
 
 def _order(things: list[Thing], dice: Dice) -> list[tuple[Thing, Fact]]:
-    """One thing after the other, or back and forth between them."""
+    """One thing after the other, or the first half of the facts of each before the second."""
     if dice.chance(0.5):
         return [(thing, fact) for thing in things for fact in thing.facts]
     half = [(len(thing.facts) + 1) // 2 for thing in things]
@@ -186,7 +273,7 @@ def _order(things: list[Thing], dice: Dice) -> list[tuple[Thing, Fact]]:
 def _mention(
     thing: Thing, fact: Fact, wording: str, previous: Thing | None, things: list[Thing], dice: Dice
 ) -> tuple[str, Forms]:
-    """(words that lead into the sentence, what the thing is called in it). A pronoun has its name just before it."""
+    """(words before the sentence, how it mentions the thing). A pronoun has its name just before it."""
     name = Forms.of(thing.name)
     if thing is previous:
         return "", dice.pick((thing.pronoun, thing.pronoun, thing.short, name))
@@ -200,7 +287,7 @@ def _mention(
 
 
 def _answerable(things: list[Thing], dice: Dice) -> list[dict[str, Any]]:
-    """Questions on facts that are told, with their answers."""
+    """Questions on stated facts, with their answers."""
     told = [(thing, fact, place) for thing in things for fact, place in thing.told.items()]
     asked = []
     for thing, fact, place in dice.shuffled(told)[:ANSWERABLE]:
@@ -220,7 +307,9 @@ def _unanswerable(kind: Kind, things: list[Thing], dice: Dice, split: str, used:
     while len(asked) < UNANSWERABLE:
         why = dice.pick(tuple(reason for reason in WHY if choices[reason]))
         thing, fact = dice.pick(choices[why])
-        name = _stranger(kind, thing, dice, split, used) if why == "stranger" else thing.name
+        name = thing.name
+        if why == "stranger":  # half of the time its name begins like that of `thing`
+            name, _ = kind.named.draw(dice, split, used, thing.front if dice.chance(0.5) else None)
         mistaken = thing.told.get(fact) or elsewhere.get(fact)
         if why == "swapped" or dice.chance(OWN_WORDS):
             question = mistaken.echo if mistaken else dice.pick(fact.wordings)[1]
@@ -234,11 +323,6 @@ def _unanswerable(kind: Kind, things: list[Thing], dice: Dice, split: str, used:
             "why": why,
         }
     return list(asked.values())
-
-
-def _stranger(kind: Kind, thing: Thing, dice: Dice, split: str, used: set[str]) -> str:
-    """A name that is not in the paragraph; half of the time it begins like that of `thing`."""
-    return kind.named.draw(dice, split, used, front=thing.front if dice.chance(0.5) else None).text
 
 
 def _ask(question: str, name: str) -> str:

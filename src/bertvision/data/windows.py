@@ -1,7 +1,7 @@
-"""Records -> windows: pairs of question and context cut to the encoder's length, as flat arrays without padding."""
+"""Records and texts -> windows: stretches of tokens cut to the encoder's length, as flat arrays without padding."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,17 +13,18 @@ from bertvision.errors import UserError
 
 logger = logging.getLogger("bertvision")
 
+CHUNK = 4096  # texts encoded at a time: an encoding takes many times the memory of its ids
 LAST_SPACE = 0x3000  # the highest code of white space
-CHUNK = 4096  # texts encoded at a time: what the tokenizer makes of a text is many times heavier than its ids
 IS_SPACE = np.array([chr(code).isspace() for code in range(LAST_SPACE + 2)])
+Ids = Sequence[NDArray[np.int32]]
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The special tokens a tokenizer puts around a pair, and the type id of each of the five stretches.
+    """The special tokens of a tokenizer around a pair: prefix, first text, middle, second text, suffix.
 
-    BERT: prefix [CLS], middle [SEP], suffix [SEP]; RoBERTa: <s>, </s></s>, </s>. Around a single text there are a
-    prefix and a suffix, and no middle.
+    BERT: prefix [CLS], middle [SEP], suffix [SEP]; RoBERTa: <s>, </s></s>, </s>. Around a single text there is no
+    middle. types: the type id of each of the five stretches.
     """
 
     prefix: tuple[int, ...]
@@ -37,44 +38,41 @@ class Frame:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, pair: bool = True) -> "Frame":
-        """Reads the frame off one encoded pair, or text, so that no family has to be known by name."""
-        if not pair:
-            return cls._of_text(tokenizer)
-        encoded = tokenizer.encode("a", "b")
-        owner = [
-            -1 if special else sequence for special, sequence in zip(encoded.special_tokens_mask, encoded.sequence_ids)
-        ]
-        if 0 not in owner or 1 not in owner or owner[0] != -1:
-            raise UserError("this tokenizer does not frame a pair as [CLS] a [SEP] b [SEP]; choose another encoder")
-        first, second = owner.index(0), owner.index(1)
-        after_first = first + owner.count(0)
-        after_second = second + owner.count(1)
+        """Reads the frame off an encoded pair, or text, so that no family has to be known by name."""
+        if tokenizer.padding is not None or tokenizer.truncation is not None:
+            raise ValueError("the tokenizer must neither pad nor truncate; see Backbone.load")
+        encoded = tokenizer.encode("a", "b") if pair else tokenizer.encode("a")
+        special, last = encoded.special_tokens_mask, len(encoded.ids) - 1
+        owner = [-1 if mark else sequence for mark, sequence in zip(special, encoded.sequence_ids)]
+        if 0 not in owner or (pair and 1 not in owner) or owner[0] != -1:
+            framed = "a pair as [CLS] a [SEP] b [SEP]" if pair else "a text as [CLS] a [SEP]"
+            raise UserError(f"this tokenizer does not frame {framed}; choose another encoder")
         ids, kinds = encoded.ids, encoded.type_ids
-        last = len(ids) - 1
-        stretches = (0, first, min(after_first, last), second, min(after_second, last))
-        return cls(
-            tuple(ids[:first]),
-            tuple(ids[after_first:second]),
-            tuple(ids[after_second:]),
-            tuple(kinds[i] for i in stretches),
-        )
+        first, end_first = owner.index(0), owner.index(0) + owner.count(0)
+        if not pair:
+            types = (kinds[0], kinds[first], kinds[first], kinds[first], kinds[last])
+            return cls(tuple(ids[:first]), (), tuple(ids[end_first:]), types)
+        second, end_second = owner.index(1), owner.index(1) + owner.count(1)
+        types = tuple(kinds[i] for i in (0, first, min(end_first, last), second, min(end_second, last)))
+        return cls(tuple(ids[:first]), tuple(ids[end_first:second]), tuple(ids[end_second:]), types)
 
-    @classmethod
-    def _of_text(cls, tokenizer: Tokenizer) -> "Frame":
-        encoded = tokenizer.encode("a")
-        special, kinds = encoded.special_tokens_mask, encoded.type_ids
-        if 0 not in special or special[0] == 0:
-            raise UserError("this tokenizer does not frame a text as [CLS] a [SEP]; choose another encoder")
-        begin, end = special.index(0), len(special) - special[::-1].index(0)
-        kind, last = kinds[begin], kinds[-1]
-        return cls(tuple(encoded.ids[:begin]), (), tuple(encoded.ids[end:]), (kinds[0], kind, kind, kind, last))
+    def assemble(self, pairs: Iterable[tuple[NDArray, NDArray]]) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
+        """Ids and types of all windows, one after the other. pairs: the ids of the first and the second text."""
+        prefix, middle, suffix = (np.array(part, np.int32) for part in (self.prefix, self.middle, self.suffix))
+        pieces: list[NDArray] = []
+        for first, second in pairs:
+            pieces += (prefix, first, middle, second, suffix)
+        if not pieces:
+            return np.zeros(0, np.int32), np.zeros(0, np.uint8)
+        kinds = np.tile(np.array(self.types, np.uint8), len(pieces) // 5)
+        return np.concatenate(pieces), np.repeat(kinds, [len(piece) for piece in pieces])
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
     """N windows over T tokens in all, flat and unpadded; window n owns tokens starts[n]:starts[n + 1].
 
-    ids, types: (T,). example: (N,) which question a window belongs to. targets: (N, ...) what a task learns.
+    ids, types: (T,). example: (N,) the record or text a window belongs to. targets: (N, ...) what a task learns.
     context_at, context_end: (N,) where in the window its stretch of the context begins and ends.
     context_token: (N,) the row of `chars` of its first context token; chars: (C, 2) character offsets of
     every token of every distinct context, so that a context shared by many questions is kept once.
@@ -99,7 +97,7 @@ class Windows:
         return np.diff(self.starts)
 
     def with_targets(self, targets: NDArray) -> "Windows":
-        """The same windows with something else to learn, (N, ...)."""
+        """The same windows with other targets, (N, ...)."""
         return replace(self, targets=targets)
 
     def span_chars(self, window: NDArray, first: NDArray, last: NDArray) -> NDArray[np.int64]:
@@ -119,11 +117,9 @@ def make_windows(tokenizer: Tokenizer, records: Sequence[Record], max_length: in
     targets: (N, 2) first and last token of the first gold answer, (0, 0) = [CLS] where the window does not hold it.
     Questions longer than half a window are trimmed, with a warning.
     """
-    if tokenizer.padding is not None or tokenizer.truncation is not None:
-        raise ValueError("the tokenizer must neither pad nor truncate; see Backbone.load")
     frame = Frame.of(tokenizer)
-    longest_question = (max_length - frame.size) // 2
-    if longest_question < 1 or overlap >= max_length - frame.size - longest_question:
+    longest = (max_length - frame.size) // 2  # question
+    if longest < 1 or overlap >= max_length - frame.size - longest:
         raise UserError(
             f"data.max_length: windows of {max_length} tokens that share {overlap} leave no room for the context; "
             "make data.max_length larger or data.overlap smaller"
@@ -131,28 +127,25 @@ def make_windows(tokenizer: Tokenizer, records: Sequence[Record], max_length: in
     context_of, contexts = _distinct([record.context for record in records])
     question_of, questions = _distinct([record.question for record in records])
     question_ids, _ = _encode(tokenizer, questions)
-    context_ids, context_chars = _encode(tokenizer, contexts)
-    context_chars = [_without_spaces(text, chars) for text, chars in zip(contexts, context_chars)]
-    too_long = sum(len(ids) > longest_question for ids in question_ids)
-    if too_long:
+    context_ids, offsets = _encode(tokenizer, contexts, offsets=True)
+    context_chars = [_without_spaces(text, chars) for text, chars in zip(contexts, offsets)]
+    if too_long := sum(len(ids) > longest for ids in question_ids):
         which = "1 question is" if too_long == 1 else f"{too_long} questions are"
-        logger.warning("%s longer than %d tokens, cut off there", which, longest_question)
-        question_ids = [ids[:longest_question] for ids in question_ids]
+        logger.warning("%s longer than %d tokens, cut off there", which, longest)
+        question_ids = [ids[:longest] for ids in question_ids]
 
-    question_sizes = np.array([len(ids) for ids in question_ids], dtype=np.int64)[question_of]  # (records,)
-    context_sizes = np.array([len(ids) for ids in context_ids], dtype=np.int64)[context_of]
+    question_sizes, context_sizes = _sizes(question_ids)[question_of], _sizes(context_ids)[context_of]  # (records,)
     example, begin, end = _stretches(context_sizes, max_length - frame.size - question_sizes, overlap)
-
-    ids, types = _assemble(frame, question_ids, context_ids, question_of[example], context_of[example], begin, end)
+    at = zip(question_of[example].tolist(), context_of[example].tolist(), begin.tolist(), end.tolist())
+    ids, types = frame.assemble((question_ids[q], context_ids[c][b:e]) for q, c, b, e in at)
     context_at = len(frame.prefix) + question_sizes[example] + len(frame.middle)
-    lengths = frame.size + question_sizes[example] + end - begin
-    context_starts = np.concatenate([[0], np.cumsum([len(chars) for chars in context_chars])]).astype(np.int64)
+    context_starts = _starts(_sizes(context_chars))
     answers = _answer_tokens(records, context_of, context_chars)[example]  # (N, 2), -1 where there is none
     held = (answers[:, 0] >= begin) & (answers[:, 1] < end) & (answers[:, 0] >= 0)
     return Windows(
         ids=ids,
         types=types,
-        starts=np.concatenate([[0], np.cumsum(lengths)]),
+        starts=_starts(frame.size + question_sizes[example] + end - begin),
         example=example,
         context_at=context_at,
         context_end=context_at + end - begin,
@@ -162,11 +155,62 @@ def make_windows(tokenizer: Tokenizer, records: Sequence[Record], max_length: in
     )
 
 
+def make_text_windows(
+    tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]], targets: NDArray, max_length: int = 384
+) -> Windows:
+    """One window per text or pair of texts, of at most `max_length` tokens. targets: (N, ...) what a task learns.
+
+    A single text loses its end. Of a pair the longer loses its end until both fit, see `longest_first`.
+    """
+    count = len(texts)
+    pair = bool(count) and len(texts[0]) == 2
+    frame = Frame.of(tokenizer, pair=pair)
+    room = max_length - frame.size
+    if room < 1 + pair:
+        raise UserError(f"data.max_length: windows of {max_length} tokens leave no room for the text; make it larger")
+    first, _ = _encode(tokenizer, [each[0] for each in texts])
+    second, _ = _encode(tokenizer, [each[1] for each in texts]) if pair else ([np.zeros(0, np.int32)] * count, [])
+    kept = longest_first(_sizes(first), _sizes(second), room)  # (N,), (N,)
+    ids, types = frame.assemble((a[:m], b[:n]) for a, b, m, n in zip(first, second, *(each.tolist() for each in kept)))
+    nothing = np.zeros(count, np.int64)
+    return Windows(
+        ids=ids,
+        types=types,
+        starts=_starts(frame.size + kept[0] + kept[1]),
+        example=np.arange(count, dtype=np.int64),
+        context_at=nothing,
+        context_end=nothing,
+        context_token=nothing,
+        chars=np.zeros((0, 2), np.int32),
+        targets=targets,
+    )
+
+
+def longest_first(
+    first: NDArray[np.int64], second: NDArray[np.int64], room: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """How many tokens of each pair stay, (N,) and (N,), where together they have `room`.
+
+    As if tokens were removed one by one, each from the longer of the two; of equals the second is shortened.
+    """
+    kept = np.minimum(first, np.maximum(room - second, -(-room // 2)))
+    return kept, np.minimum(second, room - kept)
+
+
 def _distinct(texts: list[str]) -> tuple[NDArray[np.int64], list[str]]:
     """Position of each text among the distinct ones, and those in order of appearance."""
     position: dict[str, int] = {}
     index = np.array([position.setdefault(text, len(position)) for text in texts], dtype=np.int64)
     return index, list(position)
+
+
+def _sizes(ids: Ids) -> NDArray[np.int64]:
+    return np.array([len(each) for each in ids], dtype=np.int64)
+
+
+def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(n + 1,) where each of n stretches begins, and the end of the last."""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
 def _stretches(sizes: NDArray, room: NDArray, overlap: int) -> tuple[NDArray, NDArray, NDArray]:
@@ -182,11 +226,16 @@ def _stretches(sizes: NDArray, room: NDArray, overlap: int) -> tuple[NDArray, ND
     return example, begin, np.minimum(begin + room[example], sizes[example])
 
 
-def _encode(tokenizer: Tokenizer, texts: list[str]) -> tuple[list[NDArray[np.int32]], list[NDArray[np.int32]]]:
-    """Of each text the token ids (n,) and their character offsets (n, 2), without special tokens."""
-    encoded = tokenizer.encode_batch(texts, add_special_tokens=False) if texts else []
-    ids = [np.array(item.ids, np.int32) for item in encoded]
-    return ids, [np.array(item.offsets, np.int32).reshape(-1, 2) for item in encoded]
+def _encode(tokenizer: Tokenizer, texts: list[str], offsets: bool = False) -> tuple[Ids, Ids]:
+    """Token ids (n,) of each text and, if wanted, their character offsets (n, 2), without special tokens."""
+    ids, chars = [], []
+    encode = tokenizer.encode_batch if offsets else tokenizer.encode_batch_fast
+    for start in range(0, len(texts), CHUNK):
+        for item in encode(texts[start : start + CHUNK], add_special_tokens=False):
+            ids.append(np.array(item.ids, np.int32))
+            if offsets:
+                chars.append(np.array(item.offsets, np.int32).reshape(-1, 2))
+    return ids, chars
 
 
 def _without_spaces(text: str, chars: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -198,34 +247,14 @@ def _without_spaces(text: str, chars: NDArray[np.int32]) -> NDArray[np.int32]:
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     space = np.append(IS_SPACE[np.minimum(codes, LAST_SPACE + 1)], False)
     if not (space[chars[:, 0]].any() or space[chars[:, 1] - 1].any()):
-        return chars  # BERT's tokens never hold any
+        return chars  # always so for BERT's tokens
     place = np.arange(len(space))
-    following = np.minimum.accumulate(np.where(space, len(text), place)[::-1])[::-1]  # the first solid from here on
-    behind = np.append(0, np.maximum.accumulate(np.where(space, 0, place + 1)))  # just behind the last solid before
+    following = np.minimum.accumulate(np.where(space, len(text), place)[::-1])[::-1]  # next character not a space
+    behind = np.append(0, np.maximum.accumulate(np.where(space, 0, place + 1)))  # just behind the last one before
     return np.stack([following[chars[:, 0]], behind[chars[:, 1]]], axis=1).astype(np.int32)
 
 
-def _assemble(
-    frame: Frame,
-    question_ids: list[NDArray],
-    context_ids: list[NDArray],
-    question: NDArray,
-    context: NDArray,
-    begin: NDArray,
-    end: NDArray,
-) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-    """Writes out all windows one after the other: prefix, question, middle, context[begin:end], suffix."""
-    prefix, middle, suffix = (np.array(part, np.int32) for part in (frame.prefix, frame.middle, frame.suffix))
-    pieces: list[NDArray] = []
-    for q, c, b, e in zip(question.tolist(), context.tolist(), begin.tolist(), end.tolist()):
-        pieces += (prefix, question_ids[q], middle, context_ids[c][b:e], suffix)
-    if not pieces:
-        return np.zeros(0, np.int32), np.zeros(0, np.uint8)
-    kinds = np.tile(np.array(frame.types, np.uint8), len(question))
-    return np.concatenate(pieces), np.repeat(kinds, [len(piece) for piece in pieces])
-
-
-def _answer_tokens(records: Sequence[Record], context_of: NDArray, context_chars: list[NDArray]) -> NDArray[np.int64]:
+def _answer_tokens(records: Sequence[Record], context_of: NDArray, context_chars: Ids) -> NDArray[np.int64]:
     """(records, 2) first and last context token that the first gold answer touches; -1 where there is none."""
     found = np.full((len(records), 2), -1, dtype=np.int64)
     for row, record in enumerate(records):
@@ -238,74 +267,3 @@ def _answer_tokens(records: Sequence[Record], context_of: NDArray, context_chars
         if first <= last:
             found[row] = first, last
     return found
-
-
-def make_text_windows(
-    tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]], targets: NDArray, max_length: int = 384
-) -> Windows:
-    """One window per text or pair of texts, of at most `max_length` tokens. targets: (N, ...) what a task learns.
-
-    A single text loses its end. Of a pair the longer loses its end until both fit, see `longest_first`.
-    """
-    if tokenizer.padding is not None or tokenizer.truncation is not None:
-        raise ValueError("the tokenizer must neither pad nor truncate; see Backbone.load")
-    count = len(texts)
-    pair = bool(count) and len(texts[0]) == 2
-    frame = Frame.of(tokenizer, pair=pair)
-    room = max_length - frame.size
-    if room < 1 + pair:
-        raise UserError(f"data.max_length: windows of {max_length} tokens leave no room for the text; make it larger")
-    first = _encode_ids(tokenizer, [each[0] for each in texts])
-    second = _encode_ids(tokenizer, [each[1] for each in texts]) if pair else [np.zeros(0, np.int32)] * count
-    kept = longest_first(_sizes(first), _sizes(second), room)  # (N,), (N,)
-    ids, types = _assemble_pairs(frame, first, second, *kept)
-    nothing = np.zeros(count, np.int64)
-    return Windows(
-        ids=ids,
-        types=types,
-        starts=np.concatenate([[0], np.cumsum(frame.size + kept[0] + kept[1])]).astype(np.int64),
-        example=np.arange(count, dtype=np.int64),
-        context_at=nothing,
-        context_end=nothing,
-        context_token=nothing,
-        chars=np.zeros((0, 2), np.int32),
-        targets=targets,
-    )
-
-
-def longest_first(
-    first: NDArray[np.int64], second: NDArray[np.int64], room: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """How many tokens of each pair stay, (N,) and (N,), where together they have `room`.
-
-    As if tokens were taken off one by one, each from the longer of the two; of equals the second is shortened.
-    """
-    kept = np.minimum(first, np.maximum(room - second, -(-room // 2)))
-    return kept, np.minimum(second, room - kept)
-
-
-def _encode_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> list[NDArray[np.int32]]:
-    """The token ids of each text, without special tokens."""
-    ids: list[NDArray[np.int32]] = []
-    for start in range(0, len(texts), CHUNK):
-        encoded = tokenizer.encode_batch_fast(list(texts[start : start + CHUNK]), add_special_tokens=False)
-        ids += [np.array(item.ids, np.int32) for item in encoded]
-    return ids
-
-
-def _sizes(ids: Sequence[NDArray[np.int32]]) -> NDArray[np.int64]:
-    return np.array([len(each) for each in ids], dtype=np.int64)
-
-
-def _assemble_pairs(
-    frame: Frame, first: Sequence[NDArray], second: Sequence[NDArray], keep_first: NDArray, keep_second: NDArray
-) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-    """All windows one after the other: prefix, first text, middle, second text, suffix."""
-    prefix, middle, suffix = (np.array(part, np.int32) for part in (frame.prefix, frame.middle, frame.suffix))
-    pieces: list[NDArray] = []
-    for a, b, m, n in zip(first, second, keep_first.tolist(), keep_second.tolist()):
-        pieces += (prefix, a[:m], middle, b[:n], suffix)
-    if not pieces:
-        return np.zeros(0, np.int32), np.zeros(0, np.uint8)
-    kinds = np.tile(np.array(frame.types, np.uint8), len(first))
-    return np.concatenate(pieces), np.repeat(kinds, [len(piece) for piece in pieces])
