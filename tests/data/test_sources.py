@@ -1,29 +1,17 @@
-"""Sources as recipes name them, and the download of official files over real HTTP."""
+"""Sources as recipes name them."""
 
-import functools
-import hashlib
-import http.server
-import json
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bertvision.data.sample import make
-from bertvision.data.sources import (
-    OFFICIAL_FILES,
-    OFFICIAL_URL,
-    SAMPLE_SEED,
-    fetch_official,
-    group_rows,
-    is_synthetic,
-    load_articles,
-)
-from bertvision.data.squad import check_articles, records, write_articles
+from bertvision.data.sources import SAMPLE_SEED, group_rows, is_synthetic, is_text, load_articles, load_examples
+from bertvision.data.squad import check_articles, questions, records, write_articles
+from bertvision.data.tables import Example
 from bertvision.errors import UserError
+from bertvision.recipe import DataRecipe
+from bertvision.registry import SOURCES
 
 
 @pytest.mark.parametrize(
@@ -125,102 +113,6 @@ def test_the_hub_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
         load_articles("squad_v2")
 
 
-CONTENT = json.dumps({"data": make("tune", 300, 1)}).encode()
-FILES = {"small.json": (len(CONTENT), hashlib.sha256(CONTENT).hexdigest())}
-
-
-class Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves a folder and counts the requests."""
-
-    requests = 0
-
-    def do_GET(self) -> None:
-        type(self).requests += 1
-        super().do_GET()
-
-    def log_message(self, *_: object) -> None:
-        """Nothing is printed."""
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """(URL, folder that is served there)"""
-    folder = tmp_path / "site"
-    folder.mkdir()
-    Handler.requests = 0
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=folder)) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/", folder
-        server.shutdown()
-        thread.join()
-
-
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-
-
-def test_a_file_is_fetched_once(site: tuple[str, Path], tmp_path: Path) -> None:
-    url, folder = site
-    (folder / "small.json").write_bytes(CONTENT)
-    seen: list[tuple[int, int]] = []
-    target = tmp_path / "deep" / "down"
-    path = fetch_official("small.json", target, base_url=url, files=FILES, progress=lambda *n: seen.append(n))
-    assert path == target / "small.json"
-    assert load_articles(str(path)) == make("tune", 300, 1)
-    assert seen[-1] == (len(CONTENT), len(CONTENT))
-    assert list(target.iterdir()) == [path]
-    assert fetch_official("small.json", target, base_url=url, files=FILES) == path
-    assert Handler.requests == 1
-
-
-def test_a_file_that_is_there_but_wrong_is_replaced(site: tuple[str, Path], tmp_path: Path) -> None:
-    url, folder = site
-    (folder / "small.json").write_bytes(CONTENT)
-    (tmp_path / "small.json").write_bytes(CONTENT[:-1] + b" ")
-    path = fetch_official("small.json", tmp_path, base_url=url.rstrip("/"), files=FILES)
-    assert path.read_bytes() == CONTENT
-
-
-@pytest.mark.parametrize("wrong", [CONTENT[:-1] + b" ", CONTENT[:99], CONTENT + b"\n", b""])
-def test_what_is_not_the_official_file_is_not_kept(site: tuple[str, Path], tmp_path: Path, wrong: bytes) -> None:
-    url, folder = site
-    (folder / "small.json").write_bytes(wrong)
-    target = tmp_path / "target"
-    with pytest.raises(UserError, match=r"not the official file .* nothing was kept"):
-        fetch_official("small.json", target, base_url=url, files=FILES)
-    assert list(target.iterdir()) == []
-
-
-def test_a_server_that_sends_without_end_is_cut_off(site: tuple[str, Path], tmp_path: Path) -> None:
-    url, folder = site
-    (folder / "small.json").write_bytes(b"x" * 40_000_000)
-    seen: list[int] = []
-    with pytest.raises(UserError, match="not the official file"):
-        fetch_official("small.json", tmp_path, base_url=url, files=FILES, progress=lambda got, _: seen.append(got))
-    assert seen[-1] < 3_000_000
-
-
-def test_offline_missing_and_unwritable(site: tuple[str, Path], tmp_path: Path) -> None:
-    url, _ = site
-    with pytest.raises(UserError, match="404 File not found"):
-        fetch_official("small.json", tmp_path, base_url=url, files=FILES)
-    with pytest.raises(UserError, match=r"cannot be reached \(.*refused"):
-        fetch_official("small.json", tmp_path, base_url="http://127.0.0.1:9/", files=FILES)
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match="cannot be written"):
-        fetch_official("small.json", tmp_path / "file", base_url=url, files=FILES)
-    assert not list(tmp_path.glob("*small*"))
-
-
-def test_the_official_files() -> None:
-    assert OFFICIAL_URL.startswith("https://")
-    assert all(size > 4_000_000 and len(digest) == 64 for size, digest in OFFICIAL_FILES.values())
-    with pytest.raises(UserError, match=r"did you mean 'dev-v2\.0\.json'"):
-        fetch_official("dev-v2.json", Path())
-
-
 def test_parts_of_a_source_share_no_article_and_miss_none():
     whole = load_articles("sample:tune:60")
     halves = [load_articles(f"sample:tune:60#{number}/2") for number in (1, 2)]
@@ -249,5 +141,31 @@ def test_an_impossible_number_of_times_is_refused(times):
         load_articles(f"sample:tune:60*{times}")
 
 
-def questions(articles: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [qa for article in articles for paragraph in article["paragraphs"] for qa in paragraph["qas"]]
+def test_kinds_of_sources():
+    assert is_text("glue:CoLA/train") and is_text("a/b.tsv+c.JSONL")
+    for ending in ("*2", "#1/2"):
+        with pytest.raises(UserError, match=r"only files of questions on paragraphs can be .*; name mine\.csv"):
+            is_text(f"mine.csv{ending}")
+    assert not is_text("sample:train") and not is_text("squad.json")
+    with pytest.raises(UserError, match="joins questions on paragraphs with tables"):
+        is_text("a.csv+b.json")
+
+
+def test_registered_sources(monkeypatch):
+    monkeypatch.setattr(SOURCES, "added", dict(SOURCES.added))
+
+    @SOURCES.register("mine")
+    def _mine(source: str) -> list[dict]:
+        return make("tune", int(source.partition(":")[2]), 1)
+
+    @SOURCES.register("reviews")
+    def _reviews(source: str) -> list[Example]:
+        return [Example("", (word,), label, source, 1) for word, label in (("good", "+"), ("bad", "-"))]
+
+    _reviews.kind = "texts"
+    assert not is_text("mine:6") and is_text("reviews:small")
+    assert load_articles("mine:6+sample:test:6") == make("tune", 6, 1) + make("test", 6, SAMPLE_SEED)
+    found = load_examples("reviews+reviews", DataRecipe(text=("text",)))
+    assert [(one.id, one.texts, one.target) for one in found][2:] == [("2", ("good",), "+"), ("3", ("bad",), "-")]
+    with pytest.raises(UserError, match="no data are called 'mnie'; did you mean 'mine'"):
+        load_articles("mnie")

@@ -1,7 +1,7 @@
 """A source as a recipe names it -> articles of questions, or examples of texts.
 
-`SOURCES.register("mine")` on a function makes it the loader of `mine` and `mine:...`. It gets the whole source and returns
-articles as in a SQuAD file, or, if it has the attribute `kind = "texts"`, `Example`s.
+`SOURCES.register("mine")` on a function makes it the loader of `mine` and `mine:...`. It gets the whole source and
+returns articles as in a SQuAD file, or, if it has the attribute `kind = "texts"`, `Example`s.
 """
 
 import copy
