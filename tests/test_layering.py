@@ -1,38 +1,23 @@
-"""The order of the house: data flows down the tour in the README, and imports only look up it."""
+"""The structure of the package: the order of its folders, and sizes a reader can keep in mind."""
 
 import ast
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "bertvision"
 
-# Rooms from the top of the house down; a room may use those above it and itself. The command line may use all.
+# A folder or file imports only from those before it. The command line may import all.
 ORDER = [
-    "__init__",
-    "errors",
-    "files",
-    "toml",
-    "schema",
-    "registry",
-    "recipe",
-    "reference",
-    "runtime",
-    "data",
-    "backbone",
-    "states",
-    "heads",
-    "evaluate",
-    "tasks",
-    "train",
-    "report",
-    "serve",
-    "scale",
-    "cli",
-    "__main__",
+    *("__init__", "errors", "files", "toml", "schema", "registry", "recipe", "reference", "runtime"),
+    *("data", "backbone", "states", "heads", "evaluate", "tasks", "train", "report", "serve", "cli", "__main__"),
 ]
-GLANCES = {("recipe", "heads")}  # only within a function: head options are declared by the heads, and checked early
+LATER = {("recipe", "heads")}  # within a function only: head options are declared by the heads, and checked early
+FOREIGN = {"transformers", "peft", "huggingface_hub"}  # imported in backbone/ alone
 FILES = sorted(SOURCE.rglob("*.py"))
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
+each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
 
 
 def room(path: Path) -> str:
@@ -52,39 +37,45 @@ def imports(tree: ast.AST) -> list[tuple[str, ast.AST]]:
     return found
 
 
-def used_rooms(path: Path) -> list[tuple[str, ast.AST]]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    own = [(name.split("."), node) for name, node in imports(tree) if name.split(".")[0] == "bertvision"]
-    return [(parts[1] if len(parts) > 1 and parts[1] in ORDER else "__init__", node) for parts, node in own]
-
-
-def test_every_room_has_its_place():
-    assert FILES
-    assert {room(path) for path in FILES} <= set(ORDER)
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_a_room_uses_only_those_above_it(path):
+@each_file
+def test_a_folder_imports_only_from_those_before_it(path):
     here = room(path)
-    for there, node in used_rooms(path):
-        if (here, there) in GLANCES:
-            assert node.col_offset > 0, f"line {node.lineno}: must be imported where it is used"
+    assert here in ORDER
+    for name, node in imports(TREES[path]):
+        parts = name.split(".")
+        if parts[0] in FOREIGN:
+            assert here == "backbone", f"line {node.lineno}: {parts[0]} belongs in backbone/"
+        if parts[0] != "bertvision":
             continue
-        assert ORDER.index(there) <= ORDER.index(here), f"line {node.lineno}: {here} must not import {there}"
+        there = parts[1] if len(parts) > 1 and parts[1] in ORDER else "__init__"
+        if (here, there) in LATER:
+            assert node.col_offset > 0, f"line {node.lineno}: must be imported where it is used"
+        else:
+            assert ORDER.index(there) <= ORDER.index(here), f"line {node.lineno}: {here} must not import {there}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_transformers_stays_in_the_backbone(path):
-    outside = {"transformers", "peft", "huggingface_hub"}
-    if room(path) != "backbone":
-        names = {name.split(".")[0] for name, _ in imports(ast.parse(path.read_text(encoding="utf-8")))}
-        assert not names & outside
+@each_file
+def test_files_and_signatures_are_short(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 350
+    for node in ast.walk(TREES[path]):
+        if isinstance(node, ast.FunctionDef) and room(path) != "cli":  # there a parameter is an option of a verb
+            options = [] if room(path) == "heads" and node.name == "__init__" else node.args.kwonlyargs  # of a recipe
+            names = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args, *options)]
+            assert len([name for name in names if name not in ("self", "cls")]) <= 8, node.name
 
 
-def test_the_tour_in_the_readme_is_in_this_order():
+def test_no_file_name_appears_twice():
+    allowed = {"__init__.py", "base.py"}
+    folders = defaultdict(list)
+    for path in FILES:
+        folders[path.name].append(path.parent.name)
+    assert {name: where for name, where in folders.items() if len(where) > 1 and name not in allowed} == {}
+
+
+def test_the_tree_in_the_readme_is_in_this_order():
     text = (SOURCE.parents[1] / "README.md").read_text(encoding="utf-8")
-    tour = [line.split()[0] for line in text[text.index("src/bertvision/\n") :].split("```")[0].splitlines()[1:]]
-    rooms = [name.removesuffix("/").removesuffix(".py") for name in tour]
-    below = [name for name in rooms if name != "cli"]  # stands first there, for it is where a reader begins
+    lines = text[text.index("src/bertvision/\n") :].split("```")[0].splitlines()[1:]
+    rooms = [line.split()[0].removesuffix("/").removesuffix(".py") for line in lines]
+    below = [name for name in rooms if name != "cli"]  # comes first there, as the place where a reader begins
     assert len(below) > 5
     assert below == sorted(below, key=ORDER.index)
