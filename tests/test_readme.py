@@ -1,4 +1,4 @@
-"""What the README tells its reader to type is run: in its order, on tiny data and a tiny encoder."""
+"""The commands and the Python of the README and CONTRIBUTING are run, on tiny data and a tiny encoder."""
 
 import re
 import shlex
@@ -15,6 +15,7 @@ from runs import bertvision, encoder
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 LINES = [line for kind, text in BLOCKS if kind == "sh" for line in text.replace("\\\n", " ").splitlines()]
 COMMANDS = [shlex.split(line, comments=True)[1:] for line in LINES if line.startswith("bertvision ")]
@@ -76,7 +77,8 @@ def test_the_files_it_points_to_are_there():
 
 def test_the_python_in_it_runs():
     """Each piece by itself; a head that it registers can be built and used, and is taken out again."""
-    pieces = [text for kind, text in BLOCKS if kind == "python" and ('"pocket"' not in text or has("marco"))]
+    guide = re.findall(r"^```(\w*)\n(.*?)^```", CONTRIBUTING, re.MULTILINE | re.DOTALL)
+    pieces = [text for kind, text in [*BLOCKS, *guide] if kind == "python" and ('"pocket"' not in text or has("marco"))]
     known = set(HEADS)
     try:
         for piece in pieces:

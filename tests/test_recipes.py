@@ -135,6 +135,7 @@ def test_results_of_several_runs_belong_to_one_each(path):
     assert all("plain read-out" in label for label in labels - reached)  # those are the runs of another recipe
 
 
+@pytest.mark.slow
 @each_recipe
 def test_runs_from_tuning_to_report(path, encoders, tmp_path):
     family = "albert" if "albert" in load_recipe(path).backbone.name else "bert"
