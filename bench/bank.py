@@ -13,7 +13,8 @@ from bertvision.data.batches import BatchPlan, collate
 from bertvision.recipe import BankRecipe
 from bertvision.states.store import live
 from bertvision.tasks import Dataset, Spans
-from bertvision.train.bank import HeadBank, train_bank
+from bertvision.train.bank import HeadBank, bank_feeds, train_bank
+from bertvision.train.loop import Job
 from bertvision.train.progress import Journal
 from side_by_side import Finding, Race, main, squad
 
@@ -63,18 +64,8 @@ def train(entries: Sequence[dict[str, Any]], backbone: Backbone, data: Dataset) 
     """One epoch of all these heads in the same passes."""
     bank = HeadBank(entries, layers=backbone.layers, width=backbone.width, task="spans", seed=SEED)
     with tempfile.TemporaryDirectory() as directory:
-        train_bank(
-            bank,
-            backbone,
-            Spans(),
-            data,
-            RECIPE,
-            seed=SEED,
-            path=Path(directory) / "heads.safetensors",
-            identity="bench",
-            snapshot_seconds=3600,
-            journal=Journal(quiet=True),
-        )
+        job = Job(Path(directory), "heads", SEED, "bench", 3600, Journal(quiet=True))
+        train_bank(bank, bank_feeds(bank, backbone, RECIPE, job), Spans(), data, job)
 
 
 def bare_pass(backbone: Backbone, data: Dataset) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 from bertvision.backbone.backbone import Backbone
 from bertvision.recipe import BankRecipe
 from bertvision.tasks import Dataset, Labels
-from bertvision.train.bank import HeadBank, train_bank
+from bertvision.train.bank import HeadBank, bank_feeds, train_bank
+from bertvision.train.loop import Job
 from bertvision.train.progress import Journal
 from side_by_side import Finding, Race, main, squad
 
@@ -35,18 +36,9 @@ def train(backbone: Backbone, data: Dataset, states: Literal["live", "stored"]) 
         [{"kind": "pool"}], layers=backbone.layers, width=backbone.width, task=task.name, outputs=task.outputs
     )
     with tempfile.TemporaryDirectory() as directory:
-        train_bank(
-            bank,
-            backbone,
-            task,
-            data,
-            BankRecipe(epochs=EPOCHS, states=states),
-            seed=1,
-            path=Path(directory) / "heads.safetensors",
-            identity="bench",
-            snapshot_seconds=3600,
-            journal=Journal(quiet=True),
-        )
+        job = Job(Path(directory), "heads", 1, "bench", 3600, Journal(quiet=True))
+        feeds = bank_feeds(bank, backbone, BankRecipe(epochs=EPOCHS, states=states), job)
+        train_bank(bank, feeds, task, data, job)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from bertvision.data.windows import Windows
 from bertvision.recipe import FinetuneRecipe
 from bertvision.tasks import Spans
 from bertvision.train.finetune import finetune
+from bertvision.train.loop import Job
 from bertvision.train.progress import Journal
 from side_by_side import Finding, Race, main, squad
 
@@ -32,17 +33,8 @@ def measure(windows: int, rounds: int) -> list[Finding]:
 
     def ours() -> None:
         with tempfile.TemporaryDirectory() as directory:
-            finetune(
-                backbone,
-                Spans(),
-                data,
-                RECIPE,
-                seed=1,
-                directory=Path(directory),
-                identity="bench",
-                snapshot_seconds=3600,
-                journal=Journal(quiet=True),
-            )
+            job = Job(Path(directory), "finetune", 1, "bench", 3600, Journal(quiet=True))
+            finetune(backbone, Spans(), data, RECIPE, job)
 
     plain, fused = plain_model(), plain_model(attention_probs_dropout_prob=0.0)
     race = Race(ours, lambda: plain_trainer(plain, rows), lambda: plain_trainer(fused, rows), rounds=rounds)

@@ -16,7 +16,8 @@ from pathlib import Path
 from bertvision.backbone.backbone import Backbone
 from bertvision.errors import UserError
 from bertvision.states.layout import Dtype
-from bertvision.train.bank import HeadBank, train_bank
+from bertvision.train.bank import HeadBank, bank_feeds, train_bank
+from bertvision.train.loop import Job
 from bertvision.train.predict import predict
 from bertvision.train.progress import Journal
 from bertvision.train.study import Study
@@ -46,21 +47,11 @@ def train(study: Study, backbone: Backbone, seed: int, dtype: Dtype, epochs: flo
     shape = {"layers": backbone.layers, "width": backbone.width}
     bank = HeadBank(study.recipe.heads, **shape, task=study.task.name, outputs=study.task.outputs, seed=seed)
     with tempfile.TemporaryDirectory() as directory:
-        return train_bank(
-            bank,
-            backbone,
-            study.task,
-            study.data["train"],
-            dataclasses.replace(
-                study.recipe.bank, states="stored", dtype=dtype, epochs=epochs, patience=0, checkpoints=()
-            ),
-            seed=seed,
-            path=Path(directory) / "heads.safetensors",
-            identity=dtype,
-            snapshot_seconds=3600,
-            journal=study.journal,
-            stage=f"heads on {dtype} states",
+        recipe = dataclasses.replace(
+            study.recipe.bank, states="stored", dtype=dtype, epochs=epochs, patience=0, checkpoints=()
         )
+        job = Job(Path(directory), "heads", seed, dtype, 3600, study.journal, f"heads on {dtype} states")
+        return train_bank(bank, bank_feeds(bank, backbone, recipe, job), study.task, study.data["train"], job)
 
 
 def main() -> None:

@@ -1,42 +1,69 @@
-"""Tuning within the process of the test, and a way to kill it.
+"""Training within the process of the test, and a way to kill it.
 
-from tunings import Killed, killed_at, tuned
+from tunings import Killed, bank_trained, job_of, killed_at, notes, tuned
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from bertvision.backbone.states import States
-from bertvision.data.batches import Batch
+from bertvision.backbone.backbone import Backbone
 from bertvision.recipe import Recipe
-from bertvision.train.bank import HeadBank
+from bertvision.tasks import Dataset, Spans
+from bertvision.train.bank import HeadBank, bank_feeds, train_bank
 from bertvision.train.finetune import Along, Checkpoint, finetune
-from bertvision.train.loop import Loop
+from bertvision.train.learner import Learner
+from bertvision.train.loop import Job
 from bertvision.train.progress import Journal
-from runs import load
+from runs import load, recipe_of
+
+
+@cache
+def loaded() -> tuple[Backbone, Spans, dict[str, Dataset]]:
+    """The untouched backbone of `recipe_of()`, its task and its data; tests only read them."""
+    return load(recipe_of())
+
+
+def job_of(
+    directory: Path, name: str = "heads", *, seed: int = 1, identity: str = "this", snapshot_seconds: float = 1e9
+) -> Job:
+    return Job(directory, name, seed, identity, snapshot_seconds, Journal(directory / "log.jsonl", quiet=True))
+
+
+def bank_trained(
+    directory: Path, entries: Sequence[dict], *, seed: int = 1, snapshot_seconds: float = 1e9, **options: object
+) -> HeadBank:
+    """A bank trained as DIRECTORY/heads.safetensors. options: of the recipe's bank, and `tapped`."""
+    directory.mkdir(exist_ok=True)
+    backbone, task, data = loaded()
+    tapped = options.pop("tapped", None)
+    recipe = recipe_of(bank={"batch_size": 8, "learning_rate": 1e-2, **options}).bank
+    bank = HeadBank(entries, layers=backbone.layers, width=backbone.width, task="spans", outputs=2, seed=seed)
+    job = job_of(directory, seed=seed, snapshot_seconds=snapshot_seconds)
+    feeds = bank_feeds(bank, backbone, recipe, job, tapped=tapped)
+    train_bank(bank, feeds, task, data["train"], job, tune=data["tune"])
+    assert sorted(one.name for one in directory.iterdir()) == ["heads.safetensors", "log.jsonl"]
+    return bank
 
 
 def tuned(
-    recipe: Recipe, directory: Path, heads: Sequence[dict] = (), snapshot_seconds: float = 1e9
+    recipe: Recipe, directory: Path, heads: Sequence[dict] = (), snapshot_seconds: float = 1e9, seed: int = 1
 ) -> dict[float, Checkpoint]:
     """The checkpoints of a recipe, left in `directory`. heads: those that learn along."""
     backbone, task, data = load(recipe)
     bank = HeadBank(heads, layers=backbone.layers, width=backbone.width, task="spans", seed=1) if heads else None
-    return finetune(
-        backbone,
-        task,
-        data["train"],
-        recipe.finetune,
-        seed=1,
-        directory=directory,
-        identity="this",
-        snapshot_seconds=snapshot_seconds,
-        journal=Journal(directory / "log.jsonl", quiet=True),
-        along=Along(bank, recipe.bank) if bank else None,
-    )
+    job = job_of(directory, "finetune", seed=seed, snapshot_seconds=snapshot_seconds)
+    return finetune(backbone, task, data["train"], recipe.finetune, job, Along(bank, recipe.bank) if bank else None)
+
+
+def notes(directory: Path) -> list[str]:
+    """The notes in the log of a directory."""
+    lines = (directory / "log.jsonl").read_text().splitlines()
+    return [entry["text"] for entry in map(json.loads, lines) if entry["event"] == "note"]
 
 
 class Killed(Exception):
@@ -46,13 +73,13 @@ class Killed(Exception):
 @contextmanager
 def killed_at(step: object) -> Iterator[None]:
     """Training within is killed when it would learn in this step; that something has killed it is checked."""
-    learn = Loop._learn
+    learn = Learner.learn
 
-    def fatal(self: Loop, batch: Batch, states: States, number: int) -> None:
+    def fatal(self: Learner, states, batch, task, number: int, *rest) -> None:
         if number == step:
             raise Killed
-        learn(self, batch, states, number)
+        learn(self, states, batch, task, number, *rest)
 
     with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(Loop, "_learn", fatal)
+        patched.setattr(Learner, "learn", fatal)
         yield

@@ -16,7 +16,7 @@ from bertvision.states.store import Source, live, shard_batches, stored, write_s
 from bertvision.tasks import Spans
 from bertvision.train.bank import HeadBank
 from bertvision.train.learner import Learner
-from bertvision.train.loop import Loop
+from bertvision.train.loop import Feed, Job, Plan, fit
 from bertvision.train.progress import Journal
 from states.stores import LENGTHS, tiny_backbone, windows_of
 
@@ -35,20 +35,9 @@ def train(source: Source, plan: BatchPlan, place: Path) -> dict[str, Learner]:
     shape = {"layers": backbone.layers, "width": backbone.width, "task": "spans"}
     bank = HeadBank([{"kind": "pool"}, {"kind": "compress", "size": 8}], **shape)
     recipe = BankRecipe(learning_rate=1e-2)
-    learners = [Learner(name, head.train(), recipe, steps=len(plan), seed=0, rate=1e-2) for name, head in bank.items()]
-    Loop(
-        Spans(),
-        questions(),
-        plan,
-        learners,
-        source,
-        pad=backbone.pad,
-        seed=0,
-        snapshot=place / "snapshot",
-        identity="",
-        snapshot_seconds=1e9,
-        journal=Journal(quiet=True),
-    ).run("heads")
+    learners = [Learner(name, head.train(), recipe, steps=len(plan), seed=0) for name, head in bank.items()]
+    job = Job(place, "heads", 0, "", 1e9, Journal(quiet=True))
+    fit(learners, Feed(questions(), source, backbone.pad), Plan(Spans(), plan, job))
     return {learner.name: learner for learner in learners}
 
 

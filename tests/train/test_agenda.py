@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertvision.train.agenda import SPEED, Agenda, Planned, duration
+from bertvision.train.progress import SPEED, Agenda, Planned, duration, plan_study, plan_variants
 from bertvision.train.series import Series
-from bertvision.train.stages import plan_study, plan_variants
 from bertvision.train.study import Study
 from runs import recipe_of
 

@@ -2,7 +2,6 @@
 
 import math
 import weakref
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,13 +13,11 @@ from bertvision.errors import UserError
 from bertvision.files import save_tensors
 from bertvision.heads import HEADS
 from bertvision.states.store import live
-from bertvision.train.bank import HeadBank, at_fractions, file_name, snapshot_of, train_bank, unique_names
-from bertvision.train.loop import Loop
-from bertvision.train.progress import Journal
-from runs import load, recipe_of
+from bertvision.train.bank import HeadBank, at_fractions, file_name, unique_names
+from bertvision.train.loop import Feed
+from tunings import bank_trained, loaded
 
-RECIPE = recipe_of(bank={"epochs": 1, "batch_size": 8, "learning_rate": 1e-2})
-BACKBONE, TASK, DATA = load(RECIPE)
+BACKBONE, TASK, DATA = loaded()
 SHAPE = {"layers": BACKBONE.layers, "width": BACKBONE.width, "task": "spans", "outputs": 2}
 KINDS = [{"kind": kind} for kind in sorted(HEADS)]
 FORMS = [
@@ -29,25 +26,6 @@ FORMS = [
     {"kind": "conv", "form": "inception", "dropout": 0.3},
     {"kind": "attend", "form": "encoder"},
 ]
-
-
-def train(directory: Path, entries, seed: int = 1, epochs: float = 1, **options: object) -> HeadBank:
-    path = directory / "heads.safetensors"
-    trained = train_bank(
-        HeadBank(entries, **SHAPE, seed=seed),
-        BACKBONE,
-        TASK,
-        DATA["train"],
-        recipe_of(bank={"epochs": epochs, "batch_size": 8, "learning_rate": 1e-2, **options}).bank,
-        seed=seed,
-        path=path,
-        identity="this",
-        snapshot_seconds=1e9,
-        journal=Journal(directory / "log.jsonl", quiet=True),
-        tune=DATA["tune"],
-    )
-    assert sorted(one.name for one in directory.iterdir()) == ["heads.safetensors", "log.jsonl"]
-    return trained
 
 
 def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
@@ -63,7 +41,7 @@ def some_states(batch: int = 2, tokens: int = 5) -> States:
 
 @pytest.fixture(scope="module")
 def all_kinds(tmp_path_factory) -> HeadBank:
-    return train(tmp_path_factory.mktemp("all"), [*KINDS, *FORMS])
+    return bank_trained(tmp_path_factory.mktemp("all"), [*KINDS, *FORMS])
 
 
 def test_all_kinds_learn_in_one_bank(all_kinds):
@@ -76,12 +54,12 @@ def test_all_kinds_learn_in_one_bank(all_kinds):
 
 @pytest.mark.parametrize("entry", [*KINDS, *FORMS], ids=lambda entry: "-".join(map(str, entry.values())))
 def test_a_head_does_not_notice_the_others(entry, all_kinds, tmp_path):
-    alone = train(tmp_path, [entry])
+    alone = bank_trained(tmp_path, [entry])
     assert same(alone[alone.names[0]], all_kinds[alone.names[0]])
 
 
 def test_the_order_in_the_bank_does_not_matter(all_kinds, tmp_path):
-    turned = train(tmp_path, [*FORMS, *KINDS][::-1])
+    turned = bank_trained(tmp_path, [*FORMS, *KINDS][::-1])
     assert all(same(head, all_kinds[name]) for name, head in turned.items())
 
 
@@ -103,8 +81,8 @@ def test_a_head_that_breaks_is_dropped_and_the_others_are_as_without_it(tmp_path
     bad = {"kind": "compress", "size": 8, "learning_rate": 1e30, "name": "too fast"}
     for part in ("with", "without"):
         (tmp_path / part).mkdir()
-    mixed = train(tmp_path / "with", [good[0], bad, good[1]])
-    clean = train(tmp_path / "without", good)
+    mixed = bank_trained(tmp_path / "with", [good[0], bad, good[1]])
+    clean = bank_trained(tmp_path / "without", good)
     assert all(same(head, mixed[name]) for name, head in clean.items())
     _, about = HeadBank.load(tmp_path / "with" / "heads.safetensors")
     assert list(about["stopped"]) == ["too fast"] and "became" in about["stopped"]["too fast"]
@@ -113,7 +91,7 @@ def test_a_head_that_breaks_is_dropped_and_the_others_are_as_without_it(tmp_path
 
 
 def test_a_head_that_breaks_in_the_very_last_step_is_dropped_too(tmp_path):
-    train(tmp_path, [{"kind": "pool"}, {"kind": "compress", "learning_rate": 1e30}], epochs=1 / 6)
+    bank_trained(tmp_path, [{"kind": "pool"}, {"kind": "compress", "learning_rate": 1e30}], epochs=1 / 6)
     _, about = HeadBank.load(tmp_path / "heads.safetensors")
     assert list(about["stopped"]) == ["compress"]
 
@@ -121,9 +99,9 @@ def test_a_head_that_breaks_in_the_very_last_step_is_dropped_too(tmp_path):
 def test_a_heads_own_rate(tmp_path):
     for number in range(3):
         (tmp_path / str(number)).mkdir()
-    own = train(tmp_path / "0", [{"kind": "pool", "learning_rate": 0.1}])
-    default = train(tmp_path / "1", [{"kind": "pool"}])
-    zero = train(tmp_path / "2", [{"kind": "pool", "learning_rate": 0.0}])  # 0 = the bank's
+    own = bank_trained(tmp_path / "0", [{"kind": "pool", "learning_rate": 0.1}])
+    default = bank_trained(tmp_path / "1", [{"kind": "pool"}])
+    zero = bank_trained(tmp_path / "2", [{"kind": "pool", "learning_rate": 0.0}])  # 0 = the bank's
     assert not same(own, default) and same(zero, default)
 
 
@@ -168,9 +146,9 @@ def test_heads_at_shares_are_named_after_them():
 def test_shares_learn_in_the_same_passes_and_do_not_disturb(all_kinds, tmp_path):
     entries = [{"kind": "pool"}, {"kind": "conv", "dropout": 0.3}]
     (tmp_path / "alone").mkdir()
-    alone = train(tmp_path / "alone", entries)
+    alone = bank_trained(tmp_path / "alone", entries)
     (tmp_path / "shares").mkdir()
-    shares = train(tmp_path / "shares", at_fractions(entries, (0.2, 1.0, 0.6)), epochs=1)
+    shares = bank_trained(tmp_path / "shares", at_fractions(entries, (0.2, 1.0, 0.6)), epochs=1)
     fresh = HeadBank(at_fractions(entries, (0.2, 1.0, 0.6)), **SHAPE, seed=1)
     assert all(same(head, shares[name]) for name, head in alone.items())
     assert all(not same(head, fresh[name]) for name, head in shares.items())
@@ -181,7 +159,7 @@ def test_shares_learn_in_the_same_passes_and_do_not_disturb(all_kinds, tmp_path)
 def test_a_share_learns_as_if_there_were_nothing_else(tmp_path):
     """An update of a share is one of ordinary training on exactly the windows that had come together."""
     entries = at_fractions([{"kind": "attend", "name": "dot"}], (0.4,))
-    bank = train(tmp_path, entries, epochs=1, batch_size=48)  # one batch of all windows: one update
+    bank = bank_trained(tmp_path, entries, epochs=1, batch_size=48)  # one batch of all windows: one update
     head = HeadBank(entries, **SHAPE, seed=1)["dot @ 40 %"].train()
     windows = DATA["train"].windows
     chosen = np.isin(windows.example, nested_fraction(len(DATA["train"].records), 0.4, 1))
@@ -195,21 +173,21 @@ def test_a_share_learns_as_if_there_were_nothing_else(tmp_path):
 
 
 def test_twenty_heads_hold_one_batch_of_states(tmp_path, monkeypatch):
-    alive, most, step = weakref.WeakSet(), [], Loop._states
+    alive, most, step = weakref.WeakSet(), [], Feed.__call__
 
-    def tracked(self, number):
-        batch, states = step(self, number)
+    def tracked(self, *args):
+        batch, states = step(self, *args)
         most.append(len(alive) + 1)
         alive.add(states.layers)
         return batch, states
 
-    monkeypatch.setattr(Loop, "_states", tracked)
-    train(tmp_path, at_fractions([{"kind": "pool"}] * 5 + [{"kind": "last"}] * 5, (1.0, 0.5)))
+    monkeypatch.setattr(Feed, "__call__", tracked)
+    bank_trained(tmp_path, at_fractions([{"kind": "pool"}] * 5 + [{"kind": "last"}] * 5, (1.0, 0.5)))
     assert len(most) == 6 and set(most) == {1}
 
 
 def test_what_training_cost_is_noted(tmp_path):
-    train(tmp_path, KINDS[:2])
+    bank_trained(tmp_path, KINDS[:2])
     _, about = HeadBank.load(tmp_path / "heads.safetensors")
     assert about["identity"] == "this" and about["feed_seconds"] > 0
     assert all(seconds > 0 and math.isfinite(seconds) for seconds in about["seconds"].values())
@@ -233,10 +211,6 @@ def test_names_are_readable_and_unique():
     assert not any(set(name) & set('/\\: "') for name in files)
     with pytest.raises(UserError, match="is how an ensemble is called"):
         unique_names([{"kind": "pool", "name": "backbone + pool"}])
-
-
-def test_where_it_is_kept_while_it_trains():
-    assert snapshot_of(Path("a/heads-0.3.safetensors")) == Path("a/heads-0.3.snapshot.safetensors")
 
 
 def test_a_file_that_is_no_bank_is_refused_in_one_line(tmp_path):

@@ -11,26 +11,16 @@ from bertvision.backbone.cpu_kernels import has_bf16
 from bertvision.errors import UserError
 from bertvision.heads import HEADS
 from bertvision.recipe import Recipe
-from bertvision.train.finetune import Checkpoint, checkpoint_epochs, finetune
-from bertvision.train.progress import Journal
+from bertvision.train.finetune import Checkpoint, checkpoint_epochs
 from encoders import FAMILIES
 from runs import encoder, load, recipe_of
+from tunings import tuned
 
 
 def tune(directory: Path, recipe: Recipe, seed: int = 1) -> dict[float, Checkpoint]:
-    backbone, task, data = load(recipe)
-    journal = Journal(quiet=True)
-    return finetune(
-        backbone,
-        task,
-        data["train"],
-        recipe.finetune,
-        seed=seed,
-        directory=directory,
-        identity="this",
-        snapshot_seconds=1e9,
-        journal=journal,
-    )
+    found = tuned(recipe, directory, seed=seed)
+    (directory / "log.jsonl").unlink(missing_ok=True)
+    return found
 
 
 def brief(**finetune: object) -> Recipe:

@@ -34,7 +34,7 @@ def states(batch) -> States:
 def learner(spec=None, seed: int = 1, rate: float = 0.01, **options: object) -> Learner:
     torch.manual_seed(7)
     head = build_head(spec or {"kind": "compress", "size": 4}, **SHAPE).train()
-    return Learner("one", head, Training(**options), steps=10, seed=seed, rate=rate)
+    return Learner("one", head, Training(learning_rate=rate, **options), steps=10, seed=seed)
 
 
 def weights(one: Learner) -> dict[str, torch.Tensor]:
@@ -140,6 +140,6 @@ def test_judging_sees_what_the_last_update_did(states, batch):
 
 def test_with_a_backbone_it_is_an_error(states, batch):
     head = build_head({"kind": "last"}, **SHAPE)
-    joint = Learner("backbone", head, Training(), steps=1, seed=0, rate=1e-3, backbone={})
+    joint = Learner("backbone", head, Training(), steps=1, seed=0, backbone={})
     with pytest.raises(UserError, match="finetune: its loss became nan at step 0; a lower learning rate may help"):
         joint.learn(States(states.layers * math.nan, states.mask), batch, TASK, 0)

@@ -8,9 +8,9 @@ from safetensors.torch import load_file
 
 from bertvision.errors import UserError
 from bertvision.tasks import Spans
-from bertvision.train import feeding
+from bertvision.train import feed
 from bertvision.train.bank import HeadBank, bank_path
-from bertvision.train.finetune import STATES, Checkpoint
+from bertvision.train.finetune import Checkpoint
 from encoders import FAMILIES
 from runs import encoder, recipe_of
 from tunings import Killed, killed_at, tuned
@@ -23,7 +23,7 @@ def tune(
     plan = {"epochs": 2, "checkpoints": [], "train_layers": 1, "norms": "trained", "lower": lower, **options}
     recipe = recipe_of(backbone={"name": encoder(family)}, finetune=plan)
     last = tuned(recipe, directory, heads, snapshot_seconds)[2.0]
-    assert not (directory / STATES).exists()
+    assert not (directory / "finetune.states").exists()
     last.load(Spans(), recipe.backbone.name)
     return last
 
@@ -64,7 +64,7 @@ def test_with_heads_along(tmp_path):
 @pytest.mark.parametrize("moment", ["storing", 7])
 def test_killed_it_ends_the_same(moment, tmp_path, monkeypatch):
     whole = tune(tmp_path / "whole", "stored")
-    write = feeding.write_store
+    write = feed.write_store
 
     def stop(tokens):
         raise Killed
@@ -74,9 +74,9 @@ def test_killed_it_ends_the_same(moment, tmp_path, monkeypatch):
 
     with killed_at(moment), monkeypatch.context() as patched:
         if moment == "storing":
-            patched.setattr(feeding, "write_store", half)
+            patched.setattr(feed, "write_store", half)
         tune(tmp_path / "killed", "stored", snapshot_seconds=0)
-    assert (tmp_path / "killed" / STATES / "manifest.json").is_file()
+    assert (tmp_path / "killed" / "finetune.states" / "manifest.json").is_file()
     killed = tune(tmp_path / "killed", "stored", snapshot_seconds=0)
     assert_close(killed, whole, 0)
 

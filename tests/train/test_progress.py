@@ -9,9 +9,7 @@ from rich.console import Console
 
 from bertvision.errors import UserError
 from bertvision.train import progress
-from bertvision.train.agenda import Planned
-from bertvision.train.progress import Journal
-from bertvision.train.scalars import Scalars
+from bertvision.train.progress import Journal, Planned, Scalars
 from bertvision.train.study import Study
 from runs import bertvision, recipe_of, tiny_recipe
 

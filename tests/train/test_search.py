@@ -10,13 +10,13 @@ import torch
 from bertvision.data.batches import BatchPlan
 from bertvision.errors import UserError
 from bertvision.recipe import load_recipe
-from bertvision.train.bank import HeadBank, bank_learners, train_bank
-from bertvision.train.loop import Loop
-from bertvision.train.progress import Journal
+from bertvision.train.bank import HeadBank, bank_feeds, bank_learners, train_bank
+from bertvision.train.learner import Learner
 from bertvision.train.search import Search, best_heads
 from bertvision.train.study import Study
 from bertvision.train.trials import Trials
 from runs import Command, bertvision, load, questions, recipe_of, tiny_recipe
+from tunings import job_of
 
 HEADS = [{"kind": "pool"}, {"kind": "compress", "size": 8}]
 SPACE = [
@@ -97,14 +97,14 @@ def test_the_test_set_plays_no_part(whole, tmp_path):
 
 
 def die_in_step(monkeypatch, trial: int, step: int) -> None:
-    learn = Loop._learn
+    learn = Learner.learn
 
-    def fatal(self, batch, states, number):
-        if number == step and any(f"trial {trial}" in learner.name for learner in self.learners):
+    def fatal(self, states, batch, task, number, *rest):
+        if number == step and f"trial {trial}" in self.name:
             raise Killed
-        learn(self, batch, states, number)
+        learn(self, states, batch, task, number, *rest)
 
-    monkeypatch.setattr(Loop, "_learn", fatal)
+    monkeypatch.setattr(Learner, "learn", fatal)
 
 
 def die_while_noting(monkeypatch, trial: int, step: int) -> None:
@@ -210,24 +210,13 @@ def test_a_pruned_head_learns_no_more_and_disturbs_nobody(tmp_path):
     found = {}
     for name, heads, judge in (("both", ["good", "bad"], prune), ("alone", ["good"], None)):
         entries = [{"kind": "pool", "name": head} for head in heads]
-        found[name] = train_bank(
-            HeadBank(entries, **shape),
-            backbone,
-            task,
-            data["train"],
-            recipe,
-            seed=1,
-            path=tmp_path / f"{name}.safetensors",
-            identity="",
-            snapshot_seconds=1e9,
-            journal=Journal(tmp_path / "log.jsonl", quiet=True),
-            tune=data["tune"],
-            prune=judge,
-        )
+        bank, job = HeadBank(entries, **shape), job_of(tmp_path, name)
+        feeds = bank_feeds(bank, backbone, recipe, job)
+        found[name] = train_bank(bank, feeds, task, data["train"], job, tune=data["tune"], prune=judge)
     good = found["both"]["good"].state_dict()
     assert all(torch.equal(good[key], value) for key, value in found["alone"]["good"].state_dict().items())
     assert looked == [3, 6, 9, 12]
-    assert "bad is pruned: no good" in (tmp_path / "log.jsonl").read_text()
+    assert "bad stops early: no good" in (tmp_path / "log.jsonl").read_text()
 
 
 def test_heads_have_their_own_weight_decay_and_warm_up():

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from bertvision.backbone.states import States
 from bertvision.data.batches import BatchPlan, collate
-from bertvision.train.share import Share
+from bertvision.train.learner import Share
 from runs import load, recipe_of
 
 BACKBONE, TASK, DATA = load(recipe_of(data={"max_length": 16, "overlap": 2}))

@@ -22,7 +22,7 @@ def study(
 
     job = _study(recipe, settings, out, quiet=as_json)
     if tensorboard:
-        from bertvision.train.scalars import Scalars
+        from bertvision.train.progress import Scalars
 
         for one in job.studies:
             one.journal.scalars = Scalars(one.directory / "tensorboard")

@@ -13,17 +13,15 @@ from bertvision.backbone.states import Reads, States, together
 from bertvision.data.batches import BatchPlan
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
-from bertvision.files import fitting, load_tensors, remove, save_tensors
+from bertvision.files import fitting, load_tensors, save_tensors
 from bertvision.heads import Head, build_head, head_name
 from bertvision.recipe import BankRecipe, head_spec
-from bertvision.runtime import CPU
+from bertvision.runtime import CPU, Runtime
+from bertvision.states.layout import Selection
 from bertvision.tasks import Dataset
-from bertvision.train.early import EarlyStop, Prune, check_steps
-from bertvision.train.feeding import Feeding
-from bertvision.train.learner import Learner, Task
-from bertvision.train.loop import Loop, plan_batches
-from bertvision.train.progress import Journal
-from bertvision.train.share import Share
+from bertvision.train.feed import Feeds
+from bertvision.train.learner import Learner, Share, Task
+from bertvision.train.loop import EarlyStop, Job, Plan, Prune, check_steps, fit, plan_batches
 
 
 class HeadBank(nn.Module):
@@ -141,22 +139,6 @@ def path_at(path: Path, epoch: float) -> Path:
     return path.with_name(f"{path.stem}@{epoch:g}.safetensors")
 
 
-def snapshot_of(path: Path) -> Path:
-    """Where the bank that is to be saved at `path` is kept while it trains."""
-    return path.with_suffix(".snapshot.safetensors")
-
-
-def states_of(path: Path) -> Path:
-    """The directory of the states it trains on meanwhile, where they are stored."""
-    return path.with_suffix(".states")
-
-
-def clear_bank(path: Path) -> None:
-    """Removes what training the bank at `path` needed and its result does not: a kill may have left it."""
-    snapshot_of(path).unlink(missing_ok=True)
-    remove(states_of(path))
-
-
 def bank_learners(bank: HeadBank, recipe: BankRecipe, windows: Windows, plan: BatchPlan, seed: int) -> list[Learner]:
     """A learner for every head of the bank, in training mode."""
     entries = [(entry, float(entry.get("fraction", 1))) for entry in bank.entries]
@@ -165,30 +147,23 @@ def bank_learners(bank: HeadBank, recipe: BankRecipe, windows: Windows, plan: Ba
         for _, fraction in entries
     }
     return [
-        Learner(
-            name,
-            head.train(),
-            own_training(recipe, entry),
-            steps=len(plan),
-            seed=seed,
-            rate=float(entry.get("learning_rate") or recipe.learning_rate),
-            share=shares[fraction],
-        )
+        Learner(name, head.train(), own_training(recipe, entry), steps=len(plan), seed=seed, share=shares[fraction])
         for (name, head), (entry, fraction) in zip(bank.items(), entries)
     ]
 
 
 def own_training(recipe: BankRecipe, entry: Mapping[str, Any]) -> BankRecipe:
-    """The training of one head: the bank's, but for what its entry says otherwise."""
+    """The training of one head: the bank's, unless its entry says otherwise."""
     return dataclasses.replace(
         recipe,
+        learning_rate=float(entry.get("learning_rate") or recipe.learning_rate),
         weight_decay=float(entry.get("weight_decay", recipe.weight_decay)),
         warmup=float(entry.get("warmup", recipe.warmup)),
     )
 
 
 def training_notes(learners: Sequence[Learner], feed_seconds: float, identity: str) -> dict[str, Any]:
-    """What is noted with a bank: the seconds of each head and of the feed, why heads were dropped, what it is of."""
+    """What is noted with a bank: the seconds of each head and of the feed, why heads were dropped, its identity."""
     return {
         "seconds": {learner.name: learner.seconds for learner in learners},
         "feed_seconds": feed_seconds,
@@ -197,89 +172,60 @@ def training_notes(learners: Sequence[Learner], feed_seconds: float, identity: s
     }
 
 
+def bank_feeds(
+    bank: HeadBank, backbone: Backbone, recipe: BankRecipe, job: Job, *, tapped: Path | None = None, rounds: int = 1
+) -> Feeds:
+    """Feeds of the states that the heads of a bank read."""
+    selection = Selection(recipe.dtype, bank.reads, bank.positions)
+    return Feeds(backbone, recipe, selection, job, tapped=tapped, rounds=rounds)
+
+
 def train_bank(
     bank: HeadBank,
-    backbone: Backbone,
+    feeds: Feeds,
     task: Task,
     train: Dataset,
-    recipe: BankRecipe,
+    job: Job,
     *,
-    seed: int,
-    path: Path,
-    identity: str,
-    snapshot_seconds: float,
-    journal: Journal,
-    stage: str = "heads",
     tune: Dataset | None = None,
     prune: Prune | None = None,
-    feeding: Feeding | None = None,
-    tapped: Path | None = None,
+    runtime: Runtime = CPU,
 ) -> HeadBank:
-    """Trains all heads of the bank on a frozen backbone in the same passes and saves them at `path`.
+    """Trains all heads of the bank on a frozen backbone in the same passes and saves them as `job.result`.
 
-    Goes on where an earlier run was killed. tune: where an early stop is decided, if the recipe has a `patience`, and
-    where `prune` looks. feeding: where states come from, if several banks share that; it has chosen already. tapped:
-    where stores may lie that fit.
+    Resumes after a kill. tune: the set for early stopping, if the recipe has a `patience`, and for `prune`.
     With the bank are noted: the seconds of each head and of the feed, why heads were dropped, at which step each was
-    best on tune, and `identity`, what the training depended on beside the seed. As it was at the recipe's `checkpoints`
-    it is saved beside that, see `path_at`.
+    best on tune, and the identity. Its state after each of the recipe's `checkpoints` is saved too, see `path_at`.
     """
-    windows = train.windows
-    plan = plan_batches(windows, recipe, seed)
-    learners = bank_learners(bank, recipe, windows, plan, seed)
+    recipe, windows = feeds.recipe, train.windows
+    plan = plan_batches(windows, recipe, job.seed)
+    learners = bank_learners(bank, recipe, windows, plan, job.seed)
     watched = tune if tune is not None and len(tune.windows) and (recipe.patience or prune) else None
     checks = check_steps(plan, recipe.epochs, recipe.checks) if watched else set()
-    if feeding is None:
-        feeding = Feeding(
-            backbone,
-            recipe,
-            reads=bank.reads,
-            positions=bank.positions,
-            directory=states_of(path),
-            identity=identity,
-            journal=journal,
-            tapped=tapped,
-        )
-        feeding.choose(windows, list(bank.heads), watched.windows if watched else None, len(checks))
+    feeds.choose(windows, list(bank.heads), watched.windows if watched else None, len(checks))
     early = None
     if watched:
         early = EarlyStop(
-            task,
-            watched.windows,
-            feeding.source(watched.windows, "tune"),
-            learners,
-            pad=backbone.pad,
-            patience=recipe.patience,
-            batch_tokens=recipe.batch_tokens,
-            journal=journal,
-            prune=prune,
+            task, feeds.feed(watched.windows, "tune", runtime), learners, recipe, job.journal, prune, runtime
         )
+    feed = feeds.feed(windows, "train", runtime)
     kept = {epoch: plan.steps_at(epoch) for epoch in recipe.checkpoints if epoch < recipe.epochs}
 
-    def check(step: int) -> None:
-        if early is not None and step in checks:
-            loop.feed_seconds += early.check(step)
-        for epoch in [epoch for epoch, mark in kept.items() if mark == step]:
-            bank.save(path_at(path, epoch), training_notes(learners, loop.feed_seconds, identity))
+    def count_checks() -> None:
+        """The seconds of the tune set's feed are the bank's too."""
+        if early is not None:
+            feed.seconds, early.feed.seconds = feed.seconds + early.feed.seconds, 0.0
 
-    loop = Loop(
-        task,
-        windows,
-        plan,
-        learners,
-        feeding.source(windows, "train"),
-        pad=backbone.pad,
-        seed=seed,
-        snapshot=snapshot_of(path),
-        identity=identity,
-        snapshot_seconds=snapshot_seconds,
-        journal=journal,
-        at_step=check,
-        marks=kept.values(),
-    )
-    loop.feed_seconds = feeding.charge()  # those of an earlier run are in its snapshot
-    loop.run(stage)
+    def at_step(step: int) -> None:
+        if early is not None and step in checks:
+            early.check(step)
+            count_checks()
+        for epoch in [epoch for epoch, mark in kept.items() if mark == step]:
+            bank.save(path_at(job.result, epoch), training_notes(learners, feed.seconds, job.identity))
+
+    count_checks()
+    fit(learners, feed, Plan(task, plan, job, at_step, kept.values()), runtime)
     best = early.take_best() if early else {}
-    bank.save(path, training_notes(learners, loop.feed_seconds, identity) | {"best": best})
-    clear_bank(path)
+    bank.save(job.result, training_notes(learners, feed.seconds, job.identity) | {"best": best})
+    job.clear()
     return bank.eval()

@@ -1,8 +1,7 @@
 """Tune a backbone with one head on top, and leave checkpoints at fractions of an epoch."""
 
 import shutil
-import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +24,19 @@ from bertvision.backbone.tuning import (
 from bertvision.data.batches import collate
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
-from bertvision.files import fitting, load_tensors, remove, save_tensors
+from bertvision.files import fitting, load_tensors, save_tensors
 from bertvision.heads import Head, build_head
 from bertvision.recipe import BankRecipe, FinetuneRecipe, head_spec, reached
-from bertvision.runtime import CPU
-from bertvision.states.store import stored
+from bertvision.runtime import CPU, Runtime
+from bertvision.states.layout import Selection
+from bertvision.states.store import Source, stored
 from bertvision.tasks import Dataset, Task
-from bertvision.train import agenda
 from bertvision.train.bank import HeadBank, bank_learners, bank_path, training_notes
-from bertvision.train.feeding import store_states
+from bertvision.train.feed import store_states
 from bertvision.train.learner import Learner
-from bertvision.train.loop import Feed, Loop, plan_batches
-from bertvision.train.progress import Journal
+from bertvision.train.loop import Feed, Job, Plan, fit, plan_batches
 
-SNAPSHOT = "finetune.snapshot.safetensors"
-STATES = "finetune.states"  # of the frozen part, where it is stored
+NAME = "finetune"  # of the job
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,28 +100,23 @@ def finetune(
     task: Task,
     train: Dataset,
     recipe: FinetuneRecipe,
-    *,
-    seed: int,
-    directory: Path,
-    identity: str,
-    snapshot_seconds: float,
-    journal: Journal,
+    job: Job,
     along: Along | None = None,
+    runtime: Runtime = CPU,
 ) -> dict[float, Checkpoint]:
-    """Tunes `backbone` in place as the recipe says; {epoch: checkpoint}. Goes on where an earlier run was killed.
+    """Tunes `backbone` in place as the recipe says; {epoch: checkpoint} in `job.directory`. Resumes after a kill.
 
-    along: heads that learn beside it, and are saved with each checkpoint as they are then. They do not move it.
+    along: heads that train on the same states, and are saved with each checkpoint. They do not change the backbone.
     """
-    checkpoints = planned_checkpoints(directory, recipe)
+    checkpoints = planned_checkpoints(job.directory, recipe)
     tuning = Tuning(recipe.train_layers, recipe.adapters, recipe.lora, recipe.norms)
     set_attention_dropout(backbone.model, recipe.attention_dropout)
     if recipe.start:
         start_from(backbone.model, find_tuned(recipe.start), tuning)
     else:
-        apply(backbone.model, tuning, seed)
-    spec = head_spec(recipe.head)
+        apply(backbone.model, tuning, job.seed)
+    spec, seed, windows = head_spec(recipe.head), job.seed, train.windows
     head = make_head(spec, backbone, task, seed)
-    windows = train.windows
     plan = plan_batches(windows, recipe, seed)
     learner = _joint_learner(backbone, head, recipe, len(plan), seed)
     others = bank_learners(along.bank, along.recipe, windows, plan, seed) if along else []
@@ -133,62 +125,35 @@ def finetune(
 
     def save_checkpoint(step: int) -> None:
         for epoch in [epoch for epoch, mark in marks.items() if mark == step and not checkpoints[epoch].done]:
-            if along:  # first: a checkpoint that is there has its heads
-                along.bank.save(bank_path(directory, epoch), training_notes(others, 0.0, identity))
-            seconds = loop.feed_seconds + learner.seconds
-            about = {"head": spec, "epoch": epoch, "step": step, "seconds": seconds, "seed": seed, "identity": identity}
-            checkpoints[epoch].save(backbone, tuning, head, about)
-            journal.log("checkpoint", seed=seed, epoch=epoch, step=step, seconds=round(seconds, 2))
+            if along:  # first: a checkpoint that exists has its heads
+                along.bank.save(bank_path(job.directory, epoch), training_notes(others, 0.0, job.identity))
+            seconds = feed.seconds + learner.seconds
+            about = {"head": spec, "epoch": epoch, "step": step, "seconds": seconds}
+            checkpoints[epoch].save(backbone, tuning, head, about | {"seed": seed, "identity": job.identity})
+            job.journal.log("checkpoint", seed=seed, epoch=epoch, step=step, seconds=round(seconds, 2))
 
     reads = together([head.reads, *([along.bank.reads] if along else [])], backbone.layers)
-    feed, seconds = _feed(backbone, windows, tuning, recipe, reads, directory / STATES, journal)
+    began = runtime.clock()
+    source = _source(backbone, windows, tuning, recipe, reads, job)
+    seconds = runtime.clock() - began if recipe.lower == "stored" else 0.0
+    feed = Feed(windows, source, backbone.pad, moves=True, seconds=seconds)
     set_training(backbone.model, tuning)
-    loop = Loop(
-        task,
-        windows,
-        plan,
-        [learner, *others],
-        feed,
-        pad=backbone.pad,
-        seed=seed,
-        snapshot=directory / SNAPSHOT,
-        identity=identity,
-        snapshot_seconds=snapshot_seconds,
-        journal=journal,
-        at_step=save_checkpoint,
-        marks=marks.values(),
-        moving=True,
-    )
-    loop.feed_seconds = seconds  # those of an earlier run are in its snapshot
     save_checkpoint(0)  # epoch 0: the encoder as it came
-    loop.run(agenda.tuning(seed))
-    clear_tuning(directory)
+    fit([learner, *others], feed, Plan(task, plan, job, save_checkpoint, marks.values()), runtime)
+    job.clear()
     backbone.eval()
     return checkpoints
 
 
-def clear_tuning(directory: Path) -> None:
-    """Removes what tuning needed and its checkpoints do not: a kill may have left it."""
-    (directory / SNAPSHOT).unlink(missing_ok=True)
-    remove(directory / STATES)
-
-
-def _feed(
-    backbone: Backbone,
-    windows: Windows,
-    tuning: Tuning,
-    recipe: FinetuneRecipe,
-    reads: Reads,
-    directory: Path,
-    journal: Journal,
-) -> tuple[Feed, float]:
-    """batch -> States with gradients, from text or from the stored states of the frozen part; and the seconds that
-    storing them took."""
+def _source(
+    backbone: Backbone, windows: Windows, tuning: Tuning, recipe: FinetuneRecipe, reads: Reads, job: Job
+) -> Source:
+    """batch -> States with gradients, from text or from the stored states of the frozen part."""
     if recipe.lower == "live" and recipe.precision == "bf16":
         check_bf16()
-        return lambda batch: in_bf16(backbone, batch, reads), 0.0
+        return lambda batch: in_bf16(backbone, batch, reads)
     if recipe.lower == "live":
-        return lambda batch: backbone(batch, reads), 0.0
+        return lambda batch: backbone(batch, reads)
     if not is_split(backbone.model, tuning):
         raise UserError(
             'finetune.lower: "stored" needs a part that is entirely frozen: set norms = "trained", train_layers to '
@@ -196,22 +161,15 @@ def _feed(
         )
     if not len(windows):
         raise UserError("finetune.lower: there is nothing to store; give data with at least one question")
-    began = time.perf_counter()
     reads = "last" if reads == "last" else "all"  # of the part below: only its last states enter what is above
     shortest = collate(windows, np.argsort(windows.lengths, kind="stable")[:2], backbone.pad)
     lower, upper = split(backbone, first_trained(backbone.model, tuning), shortest)
+    # fp32: tuning then differs from a live one only by the rounding of matrix products in other batches
     store = store_states(
-        directory,
-        lower,
-        windows,
-        dtype="fp32",  # as exact as it gets: tuning differs only by how products round in other company, see `source`
-        reads=reads,
-        positions="all",
-        journal=journal,
-        stage="storing the frozen part",
+        job.states, lower, windows, Selection("fp32", reads, "all"), job.journal, "storing the frozen part"
     )
     below = stored(store, reads)
-    return lambda batch: upper(batch, below(batch)), time.perf_counter() - began
+    return lambda batch: upper(batch, below(batch))
 
 
 def make_head(spec: dict[str, Any], backbone: Backbone, task: Task, seed: int = 0) -> Head:
@@ -221,17 +179,9 @@ def make_head(spec: dict[str, Any], backbone: Backbone, task: Task, seed: int = 
 
 
 def _joint_learner(backbone: Backbone, head: Head, recipe: FinetuneRecipe, steps: int, seed: int) -> Learner:
-    moving = {key: p for key, p in backbone.model.named_parameters() if p.requires_grad}
-    added = {key: p for key, p in moving.items() if is_added(key)}
-    own = {key: p for key, p in moving.items() if key not in added}
     rate = recipe.learning_rate
-    return Learner(
-        "backbone",
-        head.train(),
-        recipe,
-        steps=steps,
-        seed=seed,
-        rate=recipe.head_learning_rate or rate,
-        backbone=moving,
-        groups=[(rate, own), (recipe.adapter_learning_rate or rate, added)],
-    )
+    added = recipe.adapter_learning_rate or rate
+    moving = {key: p for key, p in backbone.model.named_parameters() if p.requires_grad}
+    rates = {key: (p, added if is_added(key) else rate) for key, p in moving.items()}
+    training = replace(recipe, learning_rate=recipe.head_learning_rate or rate)
+    return Learner("backbone", head.train(), training, steps=steps, seed=seed, backbone=rates)

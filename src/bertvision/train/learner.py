@@ -1,21 +1,22 @@
-"""A learner: a head being trained, and the backbone under it if that moves too. Its whole state fits into tensors."""
+"""A learner: one head in training, with its optimiser, learning-rate schedule and share of the training set."""
 
+import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bertvision.backbone.states import States
-from bertvision.data.batches import Batch
+from bertvision.data.batches import Batch, BatchPlan, nested_fraction
+from bertvision.data.windows import Windows
 from bertvision.errors import UserError
 from bertvision.heads import Head
 from bertvision.recipe import Training
 from bertvision.runtime import CPU, Runtime
-from bertvision.train.optim import Group, make_optimizer, make_schedule
-from bertvision.train.share import Share
 
 
 class Task(Protocol):
@@ -25,12 +26,12 @@ class Task(Protocol):
 
 
 class Learner:
-    """Trains one head. With `backbone`, the states it is given carry gradients and the backbone moves along.
+    """Trains one head. With `backbone`, the states it is given carry gradients and the backbone is trained too.
 
-    steps: of the plan it learns by. rate: learning rate of the head. share: the part of the training set it sees, if
-    not all; it then makes an update, and its schedule a step, whenever enough windows have come together. backbone: its
-    parameters that move, by name; groups: the same ones with a learning rate each.
-    seconds: time spent learning so far. stopped: why it was dropped, or "". finished: why it learns no more, or "".
+    training: its learning rate is the head's. steps: of the plan. share: the part of the training set it sees, if not
+    all; it then makes an update, and its schedule a step, whenever enough windows have been gathered. backbone: the
+    parameters to train, by name, each with its learning rate.
+    seconds: time spent so far. stopped: why it was dropped, or "". finished: why it stopped early, or "".
     """
 
     def __init__(
@@ -41,18 +42,15 @@ class Learner:
         *,
         steps: int,
         seed: int,
-        rate: float,
-        share: Share | None = None,
-        backbone: Mapping[str, nn.Parameter] | None = None,
-        groups: Sequence[Group] = (),
-        runtime: Runtime = CPU,
+        share: "Share | None" = None,
+        backbone: Mapping[str, tuple[nn.Parameter, float]] | None = None,
     ) -> None:
-        self.runtime = runtime
         self.name, self.head, self.clip, self.seed, self.share = name, head, training.clip, seed, share
         self.joint = backbone is not None
-        self.named = {f"head.{key}": p for key, p in head.named_parameters()}
-        self.named |= {f"backbone.{key}": p for key, p in (backbone or {}).items()}
-        self.optimizer = make_optimizer([(rate, dict(head.named_parameters())), *groups], training)
+        trained = {f"head.{key}": (p, training.learning_rate) for key, p in head.named_parameters()}
+        trained |= {f"backbone.{key}": found for key, found in (backbone or {}).items()}
+        self.named = {key: parameter for key, (parameter, _) in trained.items()}
+        self.optimizer = make_optimizer(trained, training)
         self.schedule = make_schedule(training, steps if share is None else len(share.updates))
         self.seconds = 0.0
         self.loss = math.nan
@@ -69,30 +67,27 @@ class Learner:
         """Whether it will not learn again."""
         return bool(self.stopped or self.finished)
 
-    def learn(self, states: States, batch: Batch, task: Task, step: int) -> None:
-        """Learns from one batch, in its share of it; never again once loss or gradient are no longer finite."""
+    def learn(self, states: States, batch: Batch, task: Task, step: int, runtime: Runtime = CPU) -> None:
+        """Learns from one batch, in its share of it; never again once loss or gradient are not finite."""
         if self.resting or not len(batch.index):
             return
-        began = self.runtime.clock()
-        loss = self._loss(states, batch, task, step)
-        if math.isfinite(self.loss):
-            number = self._gather(loss, batch, step)
-            if number is not None:
-                self._update(number, step)
-        else:
+        began = runtime.clock()
+        loss = self._loss(states, batch, task, step, runtime)
+        if not math.isfinite(self.loss):
             self._stop("loss", self.loss, step)
-        self.seconds += self.runtime.clock() - began
+        elif (number := self._gather(loss, batch, step)) is not None:
+            self._update(number, step)
+        self.seconds += runtime.clock() - began
 
     @torch.no_grad()
-    def judge(self, states: States, batch: Batch, task: Task, step: int) -> None:
-        """Stops if the loss is not finite, without learning: the last update has no step after it to show its harm."""
-        if not self.resting and not math.isfinite(float(self._loss(states, batch, task, step))):
+    def judge(self, states: States, batch: Batch, task: Task, step: int, runtime: Runtime = CPU) -> None:
+        """Stops if the loss is not finite. Checks the last update, which no later step would reveal."""
+        if not self.resting and not math.isfinite(float(self._loss(states, batch, task, step, runtime))):
             self._stop("loss", self.loss, step)
 
     def check(self, loss: float, step: int, patience: int) -> None:
-        """Takes note of its loss on the tune set: keeps itself if it is better than ever, and stops after `patience`
-        checks that were not. A check without an update since the last one says nothing and is not counted.
-        Without a patience it goes on as it is, as long as the loss is finite."""
+        """Takes its loss on the tune set: keeps its values if it is the lowest yet, and stops after `patience` checks
+        that were not. A check without an update since the last one is not counted. 0: it never stops for that."""
         if not math.isfinite(loss):
             self._stop("loss on tune", loss, step)
         elif not patience:
@@ -106,23 +101,23 @@ class Learner:
         self.best.moved = False
 
     def take_best(self) -> None:
-        """Becomes again what was best on the tune set, if that was ever looked at."""
+        """Restores its values at the lowest loss on the tune set, if there was a check."""
         values = self._values()
         for key, value in self.best.values.items():
             values[key].data.copy_(value)
 
-    def _loss(self, states: States, batch: Batch, task: Task, step: int) -> Tensor:
-        with self.runtime.seed(self.seed, self.name, step):  # the head's own dropout
+    def _loss(self, states: States, batch: Batch, task: Task, step: int, runtime: Runtime) -> Tensor:
+        with runtime.seed(self.seed, self.name, step):  # the head's own dropout
             loss = task.loss(self.head.logits(states if self.joint else states.detach()), batch)
         self.loss = loss.item()
         return loss
 
     def _gather(self, loss: Tensor, batch: Batch, step: int) -> int | None:
-        """Adds the gradient of a batch; the number of the update that is due with it, if one is."""
+        """Adds the gradient of a batch; the number of the update that is due now, if one is."""
         if self.share is None:
             loss.backward()
             return step
-        (loss * len(batch.index)).backward()  # a sum over windows, until it is known of how many the mean is to be
+        (loss * len(batch.index)).backward()  # a sum over windows, until their number is known
         if step not in self.share.updates:
             return None
         number, windows = self.share.updates[step]
@@ -167,7 +162,7 @@ class Learner:
         return {"seconds": self.seconds, "stopped": self.stopped, "finished": self.finished, "best": best}
 
     def restore(self, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
-        """Takes back what `state` and `notes` gave."""
+        """Restores what `state` and `notes` returned."""
         self.seconds, self.stopped, self.finished = notes["seconds"], notes["stopped"], notes["finished"]
         self.best = Best(**notes["best"])
         values = self._values()
@@ -188,7 +183,7 @@ class Learner:
 
 @dataclass(slots=True)
 class Best:
-    """How a learner did best on the tune set: the loss, after which step (-1 = never looked at), its values then.
+    """A learner's lowest loss on the tune set, the step of it (-1 = no check yet) and the learner's values then.
 
     misses: checks since then. moved: whether there was an update since the last check.
     """
@@ -198,3 +193,79 @@ class Best:
     misses: int = 0
     values: dict[str, Tensor] = field(default_factory=dict)
     moved: bool = False
+
+
+class Share:
+    """A nested part of the examples, with all their windows, within a plan for the whole set.
+
+    seen: (N,) windows that belong to it. updates: {step: (number of the update made then, windows it is made of)}: as
+    soon as `batch_size` windows have been gathered, and after the last of them.
+    """
+
+    def __init__(self, windows: Windows, plan: BatchPlan, fraction: float, *, batch_size: int, seed: int) -> None:
+        examples = int(windows.example.max(initial=-1)) + 1
+        self.seen = np.isin(windows.example, nested_fraction(examples, fraction, seed))
+        self.updates: dict[int, tuple[int, int]] = {}
+        counts = [int(self.seen[index].sum()) for index in plan.batches]
+        last = max((step for step, count in enumerate(counts) if count), default=-1)
+        gathered = 0
+        for step, count in enumerate(counts[: last + 1]):
+            gathered += count
+            if gathered >= batch_size or step == last:
+                self.updates[step] = len(self.updates), gathered
+                gathered = 0
+
+    def of(self, states: States, batch: Batch) -> tuple[States, Batch]:
+        """The rows of a batch that belong to this share, perhaps none."""
+        rows = np.flatnonzero(self.seen[batch.index])
+        if len(rows) == len(batch.index):
+            return states, batch
+        at = torch.from_numpy(rows)
+        tensors = {key: getattr(batch, key)[at] for key in ("ids", "types", "mask", "targets")}
+        part = dataclasses.replace(batch, index=batch.index[rows], **tensors)
+        return States(states.layers.detach()[at], states.mask[at], states.numbers), part
+
+
+def make_optimizer(trained: Mapping[str, tuple[nn.Parameter, float]], training: Training) -> torch.optim.Optimizer:
+    """Adam or AdamW over parameters with a learning rate each. Biases and vectors (LayerNorms) are never decayed.
+
+    Every group keeps its peak rate as `peak`; a schedule's factor times it is the rate of a step.
+    """
+    groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    for name, (parameter, rate) in trained.items():
+        decays = parameter.ndim > 1 and name.rpartition(".")[2] != "bias"  # a bias per layer is a matrix too
+        groups.setdefault((rate, decays), []).append(parameter)
+    kind = torch.optim.AdamW if training.optimizer == "adamw" else torch.optim.Adam
+    return kind(
+        [
+            {"params": chosen, "lr": rate, "peak": rate, "weight_decay": training.weight_decay if decays else 0.0}
+            for (rate, decays), chosen in groups.items()
+        ],
+        fused=True,
+    )
+
+
+def make_schedule(training: Training, steps: int) -> Callable[[int], float]:
+    """The factor of the learning rate at step 0 … steps - 1: up in equal steps during the warm-up, then down to 0."""
+    warm = round(training.warmup * steps) if training.warmup < 1 else int(training.warmup)
+
+    def factor(step: int) -> float:
+        if step < warm:
+            return (step + 1) / (warm + 1)
+        done = (step - warm) / max(1, steps - warm)  # 0 … 1
+        return SHAPES[training.schedule](min(done, 1.0), training.restarts)
+
+    return factor
+
+
+def _restarts(done: float, restarts: int) -> float:
+    within = round(done * restarts, 9) % 1.0  # rounded: a cosine begins exactly where the last one ends
+    return 0.5 * (1 + math.cos(math.pi * within)) if done < 1 else 0.0
+
+
+SHAPES: dict[str, Callable[[float, int], float]] = {
+    "constant": lambda done, restarts: 1.0,
+    "linear": lambda done, restarts: 1.0 - done,
+    "cosine": lambda done, restarts: 0.5 * (1 + math.cos(math.pi * done)),
+    "restarts": _restarts,
+}

@@ -1,22 +1,194 @@
-"""What a person sees while it runs: a live view on a terminal, plain lines elsewhere, and log.jsonl for machines."""
+"""Progress of a run: its stages and the time they still need, a live view or plain lines, log.jsonl, TensorBoard."""
 
 import json
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from bertvision.train.agenda import Agenda, duration
-from bertvision.train.scalars import Scalars
+from bertvision.errors import UserError
+from bertvision.train.run_dir import RunDir
+
+if TYPE_CHECKING:
+    from bertvision.train.study import Study
 
 LOG_SECONDS = 2.0  # at most one line in log.jsonl per this time
 LINE_SECONDS = 30.0  # and one printed line where there is no terminal
+POINT_SECONDS = 0.5  # and one point of a TensorBoard curve: it costs a fraction of a millisecond
+
+Kind = Literal["tuning", "heads", "scoring"]
+
+# Relative tokens per second, until a kind of work has been measured: tuning goes forward and back through the
+# encoder, heads train on its forward pass, scoring is that pass alone.
+SPEED: dict[Kind, float] = {"tuning": 1.0, "heads": 2.5, "scoring": 3.0}
+
+
+@dataclass(slots=True)
+class Planned:
+    """A stage of a run: its name, the kind of work, and how many tokens go through it."""
+
+    name: str
+    kind: Kind
+    tokens: int
+    done: bool = False
+
+
+class Agenda:
+    """The stages of a run in their order. A run may have parts, such as variants, whose stages have equal names.
+
+    Stages that are not planned may run as well, and are not counted.
+    """
+
+    def __init__(self) -> None:
+        self.parts: dict[str, list[Planned]] = {}
+        self.current: Planned | None = None
+        self.part = ""  # of the current stage
+        self.seen = 0  # tokens of the current stage that are done
+        self.own = 0, 0.0  # tokens and seconds of the current stage since it began or resumed
+        self.spent: dict[Kind, tuple[int, float]] = {}  # tokens and seconds, the kind measured last is last
+
+    def plan(self, stages: Sequence[Planned], part: str = "") -> None:
+        """Sets the stages of a part, in place of those it had."""
+        self.parts[part] = [replace(stage) for stage in stages]
+
+    def begin(self, name: str, part: str, tokens: int, done: int) -> None:
+        """A stage begins, or resumes after `done` of its tokens."""
+        self.current = next((stage for stage in self.parts.get(part, ()) if stage.name == name), None)
+        self.part, self.seen, self.own = part, done, (0, 0.0)
+        if self.current is not None:
+            self.current.tokens, self.current.done = tokens, False
+
+    def advance(self, tokens: int, seconds: float) -> None:
+        """The current stage did `tokens` more in `seconds`."""
+        if self.current is None:
+            return
+        self.seen += tokens
+        self.own = self.own[0] + tokens, self.own[1] + seconds
+        before = self.spent.pop(self.current.kind, (0, 0.0))
+        self.spent[self.current.kind] = before[0] + tokens, before[1] + seconds
+
+    def end(self) -> None:
+        """The current stage is done, however many tokens were planned."""
+        if self.current is not None:
+            self.current.done = True
+        self.current = None
+
+    @property
+    def stages(self) -> list[Planned]:
+        return [stage for stages in self.parts.values() for stage in stages]
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Of all stages; None before anything was measured. The current one is extrapolated from its own speed."""
+        if not any(seconds > 0 and tokens for tokens, seconds in self.spent.values()):
+            return None
+        left = sum(stage.tokens / self._rate(stage.kind) for stage in self.stages if not stage.done)
+        if self.current is None:
+            return left
+        now, (tokens, seconds) = self.current, self.own
+        rate = tokens / seconds if tokens and seconds > 0 else self._rate(now.kind)
+        return left - now.tokens / self._rate(now.kind) + max(0, now.tokens - self.seen) / rate
+
+    def outlook(self) -> str:
+        """`2 of 9 · next: heads on epoch 0.3, seed 1 · about 6 min left in all`; empty where nothing is planned."""
+        stages = self.stages
+        if not stages:
+            return ""
+        done = sum(stage.done for stage in stages)
+        words = [f"{done + 1} of {len(stages)}" if self.current else f"{done} of {len(stages)} done"]
+        todo = [(part, s) for part, found in self.parts.items() for s in found if not s.done and s is not self.current]
+        if todo:
+            part, following = todo[0]
+            words.append(f"next: {f'{part}: ' if part and self.current and part != self.part else ''}{following.name}")
+        left = self.seconds_left
+        if left is not None:
+            words.append(f"about {duration(left)} left in all")
+        return " · ".join(words)
+
+    def _rate(self, kind: Kind) -> float:
+        """Tokens per second: as measured, or in proportion to what was measured last."""
+        measured = {one: tokens / seconds for one, (tokens, seconds) in self.spent.items() if tokens and seconds > 0}
+        if kind in measured:
+            return measured[kind]
+        last = [*measured][-1]
+        return measured[last] * SPEED[kind] / SPEED[last]
+
+    def __rich__(self) -> Text:
+        return Text(self.outlook(), style="dim")
+
+
+def duration(seconds: float) -> str:
+    """`40 s`, `6 min`, `2.5 h`."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def tuning_stage(seed: int) -> str:
+    return f"tuning, seed {seed}"
+
+
+def heads_stage(epoch: float, seed: int) -> str:
+    return f"heads on epoch {epoch:g}, seed {seed}"
+
+
+def scoring_stage(epoch: float, split: str, seed: int) -> str:
+    return f"scoring epoch {epoch:g} on {split}, seed {seed}"
+
+
+def scored_splits(also: str) -> tuple[str, ...]:
+    """The sets that every member predicts; also: the second that is reported, if there is one."""
+    return ("tune", "test", *(["also"] if also else []))
+
+
+def plan_study(study: "Study") -> None:
+    """Puts the stages of a study that has begun on the agenda of its journal."""
+    study.journal.agenda.plan(
+        planned_stages(RunDir(study.directory, study.recipe), tokens_of(study)), study.journal.part
+    )
+
+
+def plan_variants(variants: Mapping[str, "Study"]) -> None:
+    """One agenda for all variants, with the sizes of the first that is not done, until the others' data are read."""
+    first = next((study for study in variants.values() if not study.finished), None)
+    if first is None:
+        return
+    first.begin()
+    sizes, common = tokens_of(first), Agenda()
+    for name, study in variants.items():
+        study.journal.agenda, study.journal.part = common, name
+        common.plan(planned_stages(RunDir(study.directory, study.recipe), sizes), name)
+
+
+def tokens_of(study: "Study") -> dict[str, int]:
+    """Tokens of one pass over each set."""
+    return {split: int(data.windows.lengths.sum()) for split, data in study.data.items()}
+
+
+def planned_stages(run: RunDir, tokens: Mapping[str, int]) -> list[Planned]:
+    """Everything that `Study.run` does, in its order."""
+    recipe, scored, found = run.recipe(), run.scored(), []
+    for seed in recipe.seeds:
+        tuned = all(run.checkpoint(seed, epoch).is_dir() for epoch in run.epochs)
+        found.append(Planned(tuning_stage(seed), "tuning", round(recipe.finetune.epochs * tokens["train"]), tuned))
+        for epoch in run.epochs:
+            if recipe.heads and recipe.bank.feed == "after":
+                trained = run.bank(seed, epoch).exists()
+                passes = round(recipe.bank.epochs * tokens["train"])
+                found.append(Planned(heads_stage(epoch, seed), "heads", passes, trained))
+            for split in scored_splits(recipe.data.also):
+                size = tokens.get(split, tokens["test"])  # the sizes may be those of another variant
+                found.append(Planned(scoring_stage(epoch, split, seed), "scoring", size, (seed, epoch) in scored))
+    return found
 
 
 class Stage:
@@ -30,47 +202,39 @@ class Stage:
 
     @property
     def rate(self) -> float:
-        """Tokens per second since this stage began or went on."""
+        """Tokens per second since this stage began or resumed."""
         return (self.done - self.first) / max(1e-9, time.monotonic() - self.began)
 
-    def advance(self, tokens: int, status: dict[str, object] | None = None) -> None:
+    def advance(self, tokens: int, status: Mapping[str, Any] | None = None) -> None:
         """Reports `tokens` more tokens done; status goes into the log, and its losses onto the bar."""
         self.done += tokens
-        now = time.monotonic()
+        now, status = time.monotonic(), status or {}
         finished = self.done >= self.total
         self.journal.agenda.advance(tokens, now - self.advanced)
         self.advanced = now
         if self.journal.scalars is not None and status:
             self.journal.scalars.learning(self.name, status, self.rate, finished)
+        share = self.done / max(1, self.total)
         if now - self.logged >= LOG_SECONDS or finished:
             self.logged = now
-            self.journal.log(
-                self.name,
-                share=round(self.done / max(1, self.total), 4),
-                tokens_per_second=round(self.rate),
-                **(status or {}),
-            )
-        losses = (status or {}).get("loss") or {}
-        loss = f"loss {min(losses.values()):.3f}" if isinstance(losses, dict) and losses else ""
+            self.journal.log(self.name, share=round(share, 4), tokens_per_second=round(self.rate), **status)
+        losses = status.get("loss")
+        loss = f"loss {min(losses.values()):.3f}" if losses else ""
         if self.bar is not None and self.task is not None:
             self.bar.update(self.task, completed=self.done, rate=f"{self.rate:,.0f} tokens/s", loss=loss)
         elif now - self.printed >= LINE_SECONDS or finished:
             self.printed = now
-            self.journal.say(self._line(loss))
-
-    def _line(self, loss: str) -> str:
-        """How it stands, and how the whole run does, in one line."""
-        share, left = self.done / max(1, self.total), (self.total - self.done) / max(1e-9, self.rate)
-        here = f"{self.name}: {share:4.0%}  {self.rate:,.0f} tokens/s  {duration(left):>6} left  {loss}".rstrip()
-        outlook = self.journal.agenda.outlook()
-        return f"{here}  ({outlook})" if outlook else here
+            left = (self.total - self.done) / max(1e-9, self.rate)
+            here = f"{self.name}: {share:4.0%}  {self.rate:,.0f} tokens/s  {duration(left):>6} left  {loss}".rstrip()
+            outlook = self.journal.agenda.outlook()
+            self.journal.say(f"{here}  ({outlook})" if outlook else here)
 
 
 class Journal:
-    """Talks to the person (stderr) and to log.jsonl of a run; without a path, only to the person.
+    """Writes to the terminal (stderr) and to log.jsonl of a run; without a path, only to the terminal.
 
-    agenda: what the run has to do, if it has said so; part: which part of it this journal is of. scalars: where curves
-    go, if they are wanted.
+    agenda: what the run has to do, if that is planned; part: which part of it this journal is of. scalars: where
+    TensorBoard curves go, if they are wanted.
     """
 
     def __init__(self, path: Path | None = None, *, quiet: bool = False) -> None:
@@ -91,7 +255,7 @@ class Journal:
 
     @contextmanager
     def _view(self) -> Iterator[Progress | None]:
-        """On a terminal the bar of a stage, and under it, as long as it runs, how the whole run stands."""
+        """On a terminal the bar of a stage and, while it runs, the outlook of the whole run under it."""
         if self.quiet or not self.console.is_terminal:
             yield None
             return
@@ -104,28 +268,27 @@ class Journal:
             TextColumn("{task.fields[loss]}"),
             console=self.console,
         )
-        with Live(Group(bar, Outlook(self.agenda)), console=self.console, refresh_per_second=4) as live:
+        with Live(Group(bar, self.agenda), console=self.console, refresh_per_second=4) as live:
             try:
                 yield bar
             finally:
                 live.update(bar)
 
     def say(self, text: str) -> None:
-        """One line for the person."""
+        """One line on the terminal."""
         self.console.print(text, markup=False)
 
     def note(self, text: str) -> None:
-        """Something worth knowing later: one line for the person and one in the log."""
+        """One line on the terminal and one in the log."""
         self.say(text)
         self.log("note", text=text)
 
     def log(self, event: str, **values: object) -> None:
-        """One line of JSON. A line torn by a kill stays alone: the next one begins on a new line."""
+        """One line of JSON. After a line cut off by a kill, the next one begins on a new line."""
         if self.path is None:
             return
-        line = json.dumps(
-            {"time": datetime.now(UTC).isoformat(timespec="seconds"), "event": event, **values}, ensure_ascii=False
-        )
+        entry = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "event": event, **values}
+        line = json.dumps(entry, ensure_ascii=False)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab+") as file:
             file.seek(0, 2)
@@ -136,11 +299,49 @@ class Journal:
             file.write((line + "\n").encode())
 
 
-class Outlook:
-    """How a whole run stands, asked anew whenever it is drawn."""
+class Scalars:
+    """TensorBoard event files under `directory`, one folder per stage of a run.
 
-    def __init__(self, agenda: Agenda) -> None:
-        self.agenda = agenda
+    A stage that resumes after a kill continues its curves: points past the step it resumes from are removed.
+    """
 
-    def __rich__(self) -> Text:
-        return Text(self.agenda.outlook(), style="dim")
+    def __init__(self, directory: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise UserError(
+                'TensorBoard is not installed; `pip install "bertvision[tensorboard]"`, or leave out --tensorboard'
+            ) from None
+        self.directory, self._make = directory, SummaryWriter
+        self._writer: Any = None  # of the current stage
+        self._stage, self._written = "", 0.0
+
+    def learning(self, stage: str, status: Mapping[str, Any], rate: float, last: bool) -> None:
+        """A step of a stage: status has `step`, and by learner `loss` and `learning_rate`; rate: tokens per second."""
+        now = time.monotonic()
+        if "step" not in status or (stage == self._stage and now - self._written < POINT_SECONDS and not last):
+            return
+        self._written = now
+        curves = {f"{what}/{name}": v for what in ("loss", "learning_rate") for name, v in status[what].items()}
+        self._add(stage, status["step"], curves | {"tokens per second": rate})
+
+    def scores(self, seed: int, epoch: float, rows: Iterable[Mapping[str, Any]], metrics: Sequence[str]) -> None:
+        """The scores of a checkpoint, at the thresholds chosen on tune; steps are hundredths of an epoch."""
+        main = [row for row in rows if row["threshold_from"] != "zero"]
+        values = {f"{metric}/{row['member']}": row[metric] for metric in metrics for row in main}
+        self._add(f"scores, seed {seed}", round(100 * epoch), values)
+        self.close()
+
+    def close(self) -> None:
+        """Ends the curves of a stage; what was added is on the disk then."""
+        if self._writer is not None:
+            self._writer.close()
+        self._stage, self._writer = "", None
+
+    def _add(self, stage: str, step: int, values: Mapping[str, float]) -> None:
+        if stage != self._stage:
+            self.close()
+            folder = self.directory / re.sub(r"[^\w.]+", "-", stage)
+            self._stage, self._writer = stage, self._make(str(folder), purge_step=step)
+        for tag, value in values.items():
+            self._writer.add_scalar(tag, value, step)

@@ -19,15 +19,13 @@ from bertvision.errors import UserError
 from bertvision.files import fitting, read_json, remove, write_json, write_text
 from bertvision.heads import build_head
 from bertvision.recipe import to_toml
-from bertvision.train.agenda import Planned
-from bertvision.train.bank import HeadBank, clear_bank, train_bank
-from bertvision.train.early import check_steps
-from bertvision.train.feeding import Feeding
-from bertvision.train.loop import plan_batches
+from bertvision.train.bank import HeadBank, bank_feeds, train_bank
+from bertvision.train.feed import Feeds
+from bertvision.train.loop import Job, plan_batches
 from bertvision.train.predict import predict
-from bertvision.train.stages import planned_stages, tokens_of
+from bertvision.train.progress import Planned, planned_stages, tokens_of
+from bertvision.train.run_dir import RunDir
 from bertvision.train.study import Study
-from bertvision.train.tapped import place_of
 from bertvision.train.trials import Outcome, State, Trial, Trials
 
 STATES = "states"  # of all rounds, where they are stored; removed in the end
@@ -51,7 +49,7 @@ class Search:
             raise UserError("heads: there are none to vary; add [[heads]] with a kind to the recipe")
         if self.recipe.bank.feed == "along":
             raise UserError('bank.feed: a search trains its heads on a finished checkpoint; set it to "after"')
-        self._feedings: dict[str, Feeding] = {}
+        self._feeds: dict[str, Feeds] = {}
 
     @property
     def metric(self) -> str:
@@ -75,7 +73,8 @@ class Search:
                 self._train(found)
                 self._score(found)
                 self._write()
-            found.clear()
+            found.bank.unlink(missing_ok=True)
+            self._job(found).clear()
             number += 1
         remove(self.directory / STATES)
         return self.trials.rows(self.metric)
@@ -102,7 +101,7 @@ class Search:
         """Trains the heads of a round as one bank, unless that is done."""
         if found.bank.exists():
             return
-        bank, data = self.recipe.bank, self.study.data
+        data = self.study.data
         last = len(self._batches)
 
         def prune(step: int, losses: Mapping[str, float]) -> dict[str, str]:
@@ -115,22 +114,12 @@ class Search:
             return {name: found.pruned[name] for name in behind}
 
         heads = HeadBank([trial.head for trial in found.trials], **self._shape, seed=self.seed)
-        train_bank(
-            heads,
-            self.backbone,
-            self.task,
-            data["train"],
-            bank,
-            seed=self.seed,
-            path=found.bank,
-            identity=_digest(self.study.identity, heads.entries),
-            snapshot_seconds=self.recipe.snapshot_seconds,
-            journal=self.journal,
-            stage=found.name,
-            tune=data["tune"],
-            prune=prune,
-            feeding=self._feeding(heads),
-        )
+        job = dataclasses.replace(self._job(found), identity=_digest(self.study.identity, heads.entries))
+        train_bank(heads, self._feeds_of(heads), self.task, data["train"], job, tune=data["tune"], prune=prune)
+
+    def _job(self, found: "Round") -> Job:
+        seconds, name = self.recipe.snapshot_seconds, found.name if found.trials else ""
+        return Job(self.directory, found.path.stem, self.seed, self.study.identity, seconds, self.journal, name)
 
     def _score(self, found: "Round") -> None:
         """Scores what was trained to its end, in one pass over tune, and takes note of every trial of the round."""
@@ -180,7 +169,7 @@ class Search:
     def _plan(self) -> None:
         """Puts the rounds on the agenda."""
         tokens = tokens_of(self.study)
-        stages = planned_stages(self.study, tokens)[:1]  # the tuning of the first seed
+        stages = planned_stages(RunDir(self.study.directory, self.recipe), tokens)[:1]  # the tuning of the first seed
         rounds = [(found.trials[0].number, found.trials[-1].number) for found in self._begun()]
         begun = rounds[-1][1] + 1 if rounds else 0
         starts = range(max(begun, len(self.trials)), self.wanted, self.size)
@@ -209,26 +198,15 @@ class Search:
     def backbone(self) -> Backbone:
         return self.study.tuned(self.seed, self.epoch)
 
-    def _feeding(self, bank: HeadBank) -> Feeding:
-        """Where a round has its states from. Rounds that read the same share it: a store pays off the sooner."""
+    def _feeds_of(self, bank: HeadBank) -> Feeds:
+        """The feeds of a round. Rounds that read the same states share them: a store pays off sooner."""
         key = f"{spelt(bank.reads)}-{bank.positions}"
-        if key not in self._feedings:
-            rounds = -(-self.wanted // self.size)
-            feeding = Feeding(
-                self.backbone,
-                dataclasses.replace(self.recipe.bank, epochs=self.recipe.bank.epochs * rounds),
-                reads=bank.reads,
-                positions=bank.positions,
-                directory=self.directory / STATES / key,
-                identity=self.study.identity,
-                journal=self.journal,
-                tapped=place_of(self.study.directory),
-            )
-            train, tune = (self.study.data[split].windows for split in ("train", "tune"))
-            checks = check_steps(self._batches, self.recipe.bank.epochs, self.recipe.bank.checks)
-            feeding.choose(train, list(bank.heads), tune, rounds * len(checks))
-            self._feedings[key] = feeding
-        return self._feedings[key]
+        if key not in self._feeds:
+            place, seconds = self.directory / STATES, self.recipe.snapshot_seconds
+            job = Job(place, key, self.seed, self.study.identity, seconds, self.journal)
+            tapped, rounds = RunDir(self.study.directory).states, -(-self.wanted // self.size)
+            self._feeds[key] = bank_feeds(bank, self.backbone, self.recipe.bank, job, tapped=tapped, rounds=rounds)
+        return self._feeds[key]
 
     @property
     def _shape(self) -> dict[str, Any]:
@@ -259,11 +237,6 @@ class Round:
     def write(self) -> None:
         trials = [trial.to_json() for trial in self.trials]
         write_json(self.path, {"trials": trials, "losses": self.losses, "pruned": self.pruned})
-
-    def clear(self) -> None:
-        """Removes the bank and what it needed."""
-        self.bank.unlink(missing_ok=True)
-        clear_bank(self.bank)
 
     @property
     def name(self) -> str:

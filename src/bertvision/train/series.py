@@ -12,9 +12,8 @@ from bertvision.files import claim, write_json, write_text
 from bertvision.recipe import Recipe, from_table, load_recipe, to_toml
 from bertvision.train.bank import file_name
 from bertvision.train.compare import join_comparisons
-from bertvision.train.progress import Journal
+from bertvision.train.progress import Journal, plan_variants
 from bertvision.train.record import Record, now
-from bertvision.train.stages import plan_variants
 from bertvision.train.study import Study
 
 

@@ -18,25 +18,32 @@ from bertvision.errors import UserError
 from bertvision.files import claim, read_json, save_tensors, write_json, write_text
 from bertvision.recipe import DataRecipe, Recipe, load_recipe, to_toml
 from bertvision.tasks import TASKS, Dataset
-from bertvision.train import agenda, tapped
 from bertvision.train.analysis import is_analysed, write_analysis
-from bertvision.train.bank import HeadBank, at_fractions, bank_path, clear_bank, file_name, train_bank
+from bertvision.train.bank import HeadBank, at_fractions, bank_feeds, bank_path, file_name, train_bank
 from bertvision.train.compare import write_comparisons
 from bertvision.train.finetune import (
+    NAME,
     Along,
     Checkpoint,
     checkpoint_epochs,
-    clear_tuning,
     finetune,
     planned_checkpoints,
 )
 from bertvision.train.greedy import is_chosen, write_greedy
+from bertvision.train.loop import Job
 from bertvision.train.members import Members, load_members, report_rows
 from bertvision.train.predict import predict
-from bertvision.train.progress import Journal
+from bertvision.train.progress import (
+    Journal,
+    heads_stage,
+    plan_study,
+    scored_splits,
+    scoring_stage,
+    tuning_stage,
+)
 from bertvision.train.record import Record, now
+from bertvision.train.run_dir import RunDir
 from bertvision.train.sets import note_sets, refuse_other_sets
-from bertvision.train.stages import plan_study
 
 COSMETIC = ("seeds", "title", "paper", "snapshot_seconds", "search")  # may change without invalidating what is done
 
@@ -139,34 +146,27 @@ class Study:
         """Tunes the backbone, or finds it tuned."""
         place, recipe = self._seed(seed), self.recipe
         checkpoints = planned_checkpoints(place, recipe.finetune)
+        job = self._job(seed, NAME, tuning_stage(seed))
         if all(checkpoint.done for checkpoint in checkpoints.values()):
-            clear_tuning(place)  # a kill may have come between the last checkpoint and this
+            job.clear()  # a kill may have come between the last checkpoint and this
             return checkpoints
         for checkpoint in checkpoints.values():
             if checkpoint.done:
                 self._check(checkpoint)
         backbone = Backbone.load(recipe.backbone.name)
         with_heads = recipe.bank.feed == "along" and recipe.heads
-        found = finetune(
-            backbone,
-            self.task,
-            self.data["train"],
-            recipe.finetune,
-            seed=seed,
-            directory=place,
-            identity=self.identity,
-            snapshot_seconds=recipe.snapshot_seconds,
-            journal=self.journal,
-            along=Along(self._new_bank(backbone, seed), recipe.bank) if with_heads else None,
-        )
+        along = Along(self._new_bank(backbone, seed), recipe.bank) if with_heads else None
+        job = dataclasses.replace(job, identity=self.identity)
+        found = finetune(backbone, self.task, self.data["train"], recipe.finetune, job, along)
         self.record.note_peak()
         return found
 
     def train(self, seed: int, epoch: float) -> Path:
         """Trains the bank on one checkpoint, or finds it trained."""
         path = self._bank(seed, epoch)
+        job = self._job(seed, path.stem, heads_stage(epoch, seed))
         if path.exists() or not self.recipe.heads:
-            clear_bank(path)
+            job.clear()
             return path
         checkpoint = self.checkpoint(seed, epoch)
         self._check(checkpoint)
@@ -176,23 +176,16 @@ class Study:
                 f"delete {path.parent} to tune it again"
             )
         backbone, _, _ = checkpoint.load(self.task, self.recipe.backbone.name)
-        train_bank(
-            self._new_bank(backbone, seed),
-            backbone,
-            self.task,
-            self.data["train"],
-            self.recipe.bank,
-            seed=seed,
-            path=path,
-            identity=self.identity,
-            snapshot_seconds=self.recipe.snapshot_seconds,
-            journal=self.journal,
-            stage=agenda.heads(epoch, seed),
-            tune=self.data["tune"],
-            tapped=tapped.place_of(self.directory),
-        )
+        job = dataclasses.replace(job, identity=self.identity)
+        bank = self._new_bank(backbone, seed)
+        feeds = bank_feeds(bank, backbone, self.recipe.bank, job, tapped=RunDir(self.directory).states)
+        train_bank(bank, feeds, self.task, self.data["train"], job, tune=self.data["tune"])
         self.record.note_peak()
         return path
+
+    def _job(self, seed: int, name: str, stage: str) -> Job:
+        """Without an identity, which needs the data."""
+        return Job(self._seed(seed), name, seed, "", self.recipe.snapshot_seconds, self.journal, stage)
 
     def _new_bank(self, backbone: Backbone, seed: int) -> HeadBank:
         """The untrained heads of the recipe, once per share of the training set."""
@@ -214,7 +207,7 @@ class Study:
         refuse_other_sets(self.scored, self.data)
         members = self.members(seed, epoch)
         passes = {}
-        for split in agenda.scored_splits(self.recipe.data.also):
+        for split in scored_splits(self.recipe.data.also):
             passes[split] = predict(
                 members.backbone,
                 members.heads,
@@ -224,7 +217,7 @@ class Study:
                 self.journal,
                 ensembles=members.pairs,
                 keep=True,
-                stage=agenda.scoring(epoch, split, seed),
+                stage=scoring_stage(epoch, split, seed),
             )
             members = members.without(passes[split].dropped)
             place = self._seed(seed) / "predictions" / f"{epoch:g}" / split

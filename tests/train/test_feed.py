@@ -16,44 +16,19 @@ from bertvision.states import forecast as forecasts
 from bertvision.states.layout import Selection
 from bertvision.states.store import Store, write_store
 from bertvision.tasks import TASKS
-from bertvision.train import feeding
-from bertvision.train.bank import HeadBank, states_of, train_bank
-from bertvision.train.feeding import Feeding
-from bertvision.train.progress import Journal
-from runs import encoder, load, recipe_of
+from bertvision.train import feed
+from bertvision.train.bank import HeadBank, bank_feeds, train_bank
+from bertvision.train.feed import Feeds
+from runs import encoder, recipe_of
 from states.stores import contents
-from tunings import Killed, killed_at
+from tunings import Killed, bank_trained, job_of, killed_at, loaded, notes
 
-BACKBONE, TASK, DATA = load(recipe_of())
+BACKBONE, TASK, DATA = loaded()
 ENTRIES = [{"kind": "pool"}, {"kind": "conv", "dropout": 0.3}]
 
 
-def train(
-    directory: Path, snapshot_seconds: float = 1e9, tapped: Path | None = None, **options: object
-) -> dict[str, torch.Tensor]:
-    directory.mkdir(exist_ok=True)
-    bank = HeadBank(ENTRIES, layers=BACKBONE.layers, width=BACKBONE.width, task="spans", seed=1)
-    train_bank(
-        bank,
-        BACKBONE,
-        TASK,
-        DATA["train"],
-        recipe_of(bank={"batch_size": 8, "learning_rate": 1e-2, "epochs": 3, **options}).bank,
-        seed=1,
-        path=directory / "heads.safetensors",
-        identity="this",
-        snapshot_seconds=snapshot_seconds,
-        journal=Journal(directory / "log.jsonl", quiet=True),
-        tune=DATA["tune"],
-        tapped=tapped,
-    )
-    assert sorted(one.name for one in directory.iterdir()) == ["heads.safetensors", "log.jsonl"]
-    return bank.state_dict()
-
-
-def notes(directory: Path) -> list[str]:
-    lines = (directory / "log.jsonl").read_text().splitlines()
-    return [entry["text"] for entry in map(json.loads, lines) if entry["event"] == "note"]
+def train(directory: Path, snapshot_seconds: float = 1e9, **options: object) -> dict[str, torch.Tensor]:
+    return bank_trained(directory, ENTRIES, snapshot_seconds=snapshot_seconds, **{"epochs": 3, **options}).state_dict()
 
 
 def said(directory: Path) -> str:
@@ -81,7 +56,7 @@ def test_stored_heads_are_the_live_ones(tmp_path):
 
 
 def test_one_pass_is_live_without_measuring(tmp_path, monkeypatch):
-    monkeypatch.setattr(feeding, "forecast", None)
+    monkeypatch.setattr(feed, "forecast", None)
     train(tmp_path, epochs=1, states="auto")
     assert said(tmp_path) == "states: live, every state is read only once"
 
@@ -103,7 +78,7 @@ def test_auto_measures_for_itself(tmp_path):
 @pytest.mark.parametrize(("choice", "moment"), [("live", 4), ("stored", "storing"), ("stored", 4)])
 def test_a_choice_is_kept_over_a_kill(choice, moment, tmp_path, monkeypatch):
     whole = train(tmp_path / "whole", states=choice)
-    write = feeding.write_store
+    write = feed.write_store
 
     def stop(tokens):
         raise Killed
@@ -114,10 +89,10 @@ def test_a_choice_is_kept_over_a_kill(choice, moment, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(forecasts.Forecast, "choose", lambda self: (choice, "that is quicker"))
         if moment == "storing":
-            patched.setattr(feeding, "write_store", half)
+            patched.setattr(feed, "write_store", half)
         with killed_at(moment):
             train(tmp_path / "killed", 0, states="auto")
-    assert (states_of(tmp_path / "killed" / "heads.safetensors") / "choice.json").is_file()
+    assert (job_of(tmp_path / "killed").states / "choice.json").is_file()
     other = "live" if choice == "stored" else "stored"
     monkeypatch.setattr(forecasts.Forecast, "choose", lambda self: (other, "now it would be"))
     assert difference(train(tmp_path / "killed", 0, states="auto"), whole) == 0
@@ -138,18 +113,8 @@ def test_heads_on_cls_get_a_store_of_cls_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(Store, "states", watched)
     shape = {"layers": BACKBONE.layers, "width": BACKBONE.width, "task": "labels", "outputs": task.outputs}
     for entries in ([{"kind": "pool"}], [{"kind": "pool"}, {"kind": "compress", "tokens": "all"}]):
-        train_bank(
-            HeadBank(entries, **shape, seed=1),
-            BACKBONE,
-            task,
-            data["train"],
-            recipe.bank,
-            seed=1,
-            path=tmp_path / f"{len(entries)}.safetensors",
-            identity="this",
-            snapshot_seconds=1e9,
-            journal=Journal(quiet=True),
-        )
+        bank, job = HeadBank(entries, **shape, seed=1), job_of(tmp_path, str(len(entries)))
+        train_bank(bank, bank_feeds(bank, BACKBONE, recipe.bank, job), task, data["train"], job)
     (small, tokens), (large, more) = sizes[0], sizes[-1]
     assert tokens == 1 < more and small < large / 10
     one, both = (HeadBank.load(tmp_path / f"{count}.safetensors")[0] for count in (1, 2))
@@ -191,14 +156,15 @@ def test_a_head_of_chosen_layers_has_them_from_anywhere(beside, tmp_path, monkey
     assert "states of train: read from untuned-train" in notes(tmp_path / "tapped")
 
 
+def feeds_of(directory: Path, **options: object) -> Feeds:
+    return Feeds(BACKBONE, recipe_of(bank={"epochs": 3, **options}).bank, Selection(), job_of(directory))
+
+
 def test_a_choice_for_something_else_is_not_kept(tmp_path):
-    recipe = recipe_of(bank={"epochs": 3}).bank
-    place, journal = tmp_path / "states", Journal(quiet=True)
+    place = job_of(tmp_path).states
     place.mkdir()
     (place / "choice.json").write_text('{"identity": "that", "states": "stored"}')
-    what = {"reads": "all", "positions": "all", "directory": place, "journal": journal}
-    made = Feeding(BACKBONE, recipe, **what, identity="this")
-    made.choose(DATA["train"].windows, [])
+    feeds_of(tmp_path).choose(DATA["train"].windows, [])
     assert json.loads((place / "choice.json").read_text())["identity"] == "this"
 
 
@@ -206,10 +172,11 @@ def test_a_choice_for_something_else_is_not_kept(tmp_path):
     "content", ["{", "[1]", "{}", '{"identity": "this"}', '{"identity": "this", "states": "disk"}']
 )
 def test_a_damaged_choice_is_one_line(content, tmp_path):
-    (tmp_path / "choice.json").write_text(content)
-    what = {"reads": "all", "positions": "all", "directory": tmp_path, "journal": Journal(quiet=True)}
+    place = job_of(tmp_path).states
+    place.mkdir()
+    (place / "choice.json").write_text(content)
     with pytest.raises(UserError, match=r"choice\.json: damaged, or not a note of where states come from .* delete it"):
-        Feeding(BACKBONE, recipe_of(bank={"epochs": 3}).bank, **what, identity="this").choose(DATA["train"].windows, [])
+        feeds_of(tmp_path).choose(DATA["train"].windows, [])
 
 
 def tap(place: Path, *sets: str, **options: object) -> Path:
@@ -224,8 +191,8 @@ def test_a_tapped_store_is_read_and_stays(states, tmp_path, monkeypatch):
     plain = train(tmp_path / "plain", states="stored", patience=9)
     tapped = tap(tmp_path / "states", "train", "tune", "test")
     before = contents(tapped / "untuned-train")
-    monkeypatch.setattr(feeding, "write_store", None)
-    monkeypatch.setattr(feeding, "forecast", None)
+    monkeypatch.setattr(feed, "write_store", None)
+    monkeypatch.setattr(feed, "forecast", None)
     assert difference(train(tmp_path / "tapped", tapped=tapped, states=states, patience=9), plain) == 0
     assert "states of train: read from untuned-train" in notes(tmp_path / "tapped")
     assert "states of tune: read from untuned-tune" in notes(tmp_path / "tapped")
@@ -267,14 +234,14 @@ def test_looks_at_tune_are_readings_too(tmp_path, monkeypatch):
     monkeypatch.setattr(forecasts.Forecast, "choose", lambda self: ("live", f"tune is read {self.looks.times} times"))
     train(tmp_path / "checked", epochs=1, states="auto", patience=5, checks=4)
     assert said(tmp_path / "checked") == "states: live, for tune is read 4 times"
-    monkeypatch.setattr(feeding, "forecast", None)
+    monkeypatch.setattr(feed, "forecast", None)
     train(tmp_path / "once", epochs=1, states="auto", patience=5, checks=1)
     assert said(tmp_path / "once") == "states: live, every state is read only once"
 
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_disk_without_room_makes_auto_live(killed, tmp_path, monkeypatch):
-    write = feeding.write_store
+    write = feed.write_store
 
     def refuses(directory, *args, **options):
         if directory.name == "train":
@@ -283,12 +250,12 @@ def test_a_disk_without_room_makes_auto_live(killed, tmp_path, monkeypatch):
         return write(directory, *args, **options)
 
     monkeypatch.setattr(forecasts.Forecast, "choose", lambda self: ("stored", "that is quicker"))
-    monkeypatch.setattr(feeding, "write_store", refuses)
+    monkeypatch.setattr(feed, "write_store", refuses)
     options = {"states": "auto", "dtype": "fp32", "patience": 9}
     if killed:
         with killed_at(4):
             train(tmp_path / "auto", 0, **options)
-        place = states_of(tmp_path / "auto" / "heads.safetensors")
+        place = job_of(tmp_path / "auto").states
         assert sorted(one.name for one in place.iterdir()) == ["choice.json", "tune"]
     found = train(tmp_path / "auto", 0, **options)
     assert any(text.startswith("states of train: live after all; ") for text in notes(tmp_path / "auto"))
@@ -297,10 +264,8 @@ def test_a_disk_without_room_makes_auto_live(killed, tmp_path, monkeypatch):
         train(tmp_path / "asked", **options | {"states": "stored"})
 
 
-def test_a_store_is_made_once_and_charged_once(tmp_path, monkeypatch):
-    what = {"reads": "all", "positions": "all", "directory": tmp_path, "journal": Journal(quiet=True)}
-    made = Feeding(BACKBONE, recipe_of(bank={"states": "stored"}).bank, **what, identity="this")
-    made.choose(DATA["train"].windows, [])
-    source = made.source(DATA["train"].windows, "train")
-    assert made.charge() > 0
-    assert made.source(DATA["train"].windows, "train") is source and made.charge() == 0
+def test_a_store_is_made_once_and_charged_once(tmp_path):
+    feeds = feeds_of(tmp_path, states="stored")
+    feeds.choose(DATA["train"].windows, [])
+    first, again = (feeds.feed(DATA["train"].windows, "train") for _ in range(2))
+    assert first.source is again.source and first.seconds > 10 * again.seconds

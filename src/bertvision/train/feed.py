@@ -1,0 +1,183 @@
+"""Where a training gets its states from: a live backbone or a store, as the recipe says or whichever is quicker."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from torch import nn
+
+from bertvision.backbone.backbone import Backbone
+from bertvision.data.windows import Windows
+from bertvision.errors import UserError
+from bertvision.files import NoRoom, fitting, read_json, remove, write_json
+from bertvision.recipe import BankRecipe
+from bertvision.runtime import CPU, Runtime
+from bertvision.states.forecast import forecast
+from bertvision.states.layout import NAME, Selection, fingerprints
+from bertvision.states.store import Source, Store, live, stored, write_store
+from bertvision.train.loop import Feed, Job
+from bertvision.train.progress import Journal
+
+Choice = Literal["live", "stored"]
+
+
+class Feeds:
+    """Feeds of a bank that trains on a frozen backbone.
+
+    job: the training; a choice that was made for its identity is kept, so that it resumes with the same numbers.
+    tapped: where `bertvision tap` leaves its stores: one that fits is read, and stays.
+    rounds: how many trainings share these feeds; a store is then written once.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        recipe: BankRecipe,
+        selection: Selection,
+        job: Job,
+        *,
+        tapped: Path | None = None,
+        rounds: int = 1,
+    ) -> None:
+        self.backbone, self.recipe, self.selection, self.rounds = backbone, recipe, selection, rounds
+        self.directory, self.identity, self.journal, self.tapped = job.states, job.identity, job.journal, tapped
+        self.choice: Choice | None = None
+        self._no_room: list[str] = []  # sets that did not fit on the disk
+        self._sources: dict[str, Source] = {}
+        self._found: dict[str, Store | None] = {}  # in `tapped`
+
+    def choose(
+        self, windows: Windows, heads: Sequence[nn.Module], looked_at: Windows | None = None, looks: int = 0
+    ) -> None:
+        """Chooses live or stored, unless that is done, and says why. looked_at: a tune set that each training reads
+        `looks` times."""
+        if self.choice is not None:
+            return
+        looks *= self.rounds
+        if self.recipe.states != "auto":
+            self.choice, why = self.recipe.states, "as the recipe says"
+        elif self._kept():
+            why = "as it began"
+        else:
+            if self._find(windows, "train") is not None:
+                self.choice, why = "stored", "for there is a store that fits"
+            elif self.recipe.epochs * self.rounds <= 1 and looks <= 1:
+                self.choice, why = "live", "every state is read only once"
+            else:
+                self.choice, why = self._forecast(windows, heads, looked_at, looks)
+            self._keep()
+        self.journal.note(f"states: {self.choice}, {why}")
+
+    def feed(self, windows: Windows, name: str, runtime: Runtime = CPU) -> Feed:
+        """A feed of these windows; a store of them is written first if that was chosen and there is none, and its
+        seconds are counted once. Where the choice was not the recipe's, a full disk makes the feed live."""
+        began = runtime.clock()
+        if name not in self._sources:
+            store = None
+            if self.choice == "stored" and name not in self._no_room:
+                store = self._find(windows, name) or self._write(windows, name)
+            reads, positions = self.selection.reads, self.selection.positions
+            self._sources[name] = self._live if store is None else stored(store, reads, positions)
+        return Feed(windows, self._sources[name], self.backbone.pad, seconds=runtime.clock() - began)
+
+    @cached_property
+    def _live(self) -> Source:
+        """One for all sets: it holds the encoder's weights a second time."""
+        return live(self.backbone, self.selection.reads, self.selection.positions)
+
+    def _find(self, windows: Windows, name: str) -> Store | None:
+        """A store in `tapped` that fits."""
+        if name not in self._found and self.tapped is not None:
+            store, others = find_store(self.tapped, self.backbone, windows, self.selection)
+            if store is not None:
+                self.journal.note(f"states of {name}: read from {store.directory.name}")
+            elif others:
+                self.journal.note(f"states of {name}: no store fits; " + "; ".join(others))
+            self._found[name] = store
+        return self._found.get(name)
+
+    def _write(self, windows: Windows, name: str) -> Store | None:
+        place = self.directory / name
+        try:
+            return store_states(
+                place, self.backbone, windows, self.selection, self.journal, f"storing states of {name}"
+            )
+        except NoRoom as error:
+            if self.recipe.states != "auto":
+                raise
+            remove(place)
+            self._no_room.append(name)
+            self._keep()
+            self.journal.note(f"states of {name}: live after all; {error}")
+            return None
+
+    def _kept(self) -> bool:
+        """Takes over a choice that was made for the same training, if there is one."""
+        if not self._note.is_file():
+            return False
+        what = "note of where states come from"
+        found = read_json(self._note, what)
+        with fitting(self._note, what):
+            if found["identity"] != self.identity:
+                return False
+            if found["states"] not in ("live", "stored"):
+                raise TypeError(f"states are {found['states']!r}")
+            self.choice, self._no_room = found["states"], list(found.get("no_room", []))
+        return True
+
+    def _keep(self) -> None:
+        write_json(self._note, {"identity": self.identity, "states": self.choice, "no_room": self._no_room})
+
+    def _forecast(
+        self, windows: Windows, heads: Sequence[nn.Module], looked_at: Windows | None, looks: int
+    ) -> tuple[Choice, str]:
+        found = forecast(
+            self.backbone,
+            windows,
+            heads,
+            replace(self.recipe, epochs=self.recipe.epochs * self.rounds),
+            directory=self.directory,
+            selection=self.selection,
+            looked_at=looked_at,
+            looks=looks,
+        )
+        for line in found.lines()[:-1]:  # the last is the choice itself
+            self.journal.say(line)
+        choice, why = found.choose()
+        return choice, f"for {why}"
+
+    @property
+    def _note(self) -> Path:
+        return self.directory / "choice.json"
+
+
+def store_states(
+    directory: Path, backbone: Backbone, windows: Windows, selection: Selection, journal: Journal, stage: str
+) -> Store:
+    """`write_store`, with a progress bar."""
+    with journal.stage(stage, int(windows.lengths.sum())) as progress:
+        return write_store(directory, backbone, windows, selection, advance=progress.advance)
+
+
+def find_store(
+    place: Path, backbone: Backbone, windows: Windows, selection: Selection
+) -> tuple[Store | None, list[str]]:
+    """The smallest complete store of these windows in `place` that was kept as selection.dtype and has all that is
+    read; if there is none, why each of those there was passed over."""
+    manifests = sorted(place.glob(f"*/{NAME}"))
+    made_from = fingerprints(backbone, windows) if manifests else ("", "", "")  # reads all weights: do it once
+    found: list[Store] = []
+    others: list[str] = []
+    for manifest in manifests:
+        try:
+            store = Store.open(manifest.parent, backbone, windows, made_from)
+            if store.manifest.dtype != selection.dtype or not store.offers(selection.reads, selection.positions):
+                raise UserError(f"{store.directory}: holds {store.manifest.selection}")
+            store.verify()
+            found.append(store)
+        except UserError as error:
+            others.append(str(error).removeprefix(f"{place}{os.sep}"))
+    return min(found, key=lambda store: store.bytes, default=None), others
