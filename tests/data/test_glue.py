@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from bertvision.data import glue
-from bertvision.data.sources import load_examples
+from bertvision.data.sources import read_examples
 from bertvision.data.tables import label_numbers, score_numbers
 from bertvision.errors import UserError
 from bertvision.recipe import DataRecipe
@@ -40,7 +40,7 @@ HELD = {
 @pytest.mark.parametrize("split", HELD)
 def test_every_row_of_the_real_files_is_read(split):
     task = glue.GLUE[split.partition("/")[0]]
-    examples = load_examples(f"glue:{split}", DataRecipe(glue=str(DATA / "glue")))
+    examples = read_examples(f"glue:{split}", DataRecipe(glue=str(DATA / "glue"))).examples
     assert len(examples) == HELD[split]
     assert {len(example.texts) for example in examples} == {len(task.text)}
     if task.labels:
@@ -64,7 +64,7 @@ def test_rows_stand_where_they_should():
 def test_parts_are_joined(monkeypatch, tmp_path):
     monkeypatch.setenv("BERTVISION_DATA", str(DATA))
     monkeypatch.chdir(tmp_path)  # no data/glue here: the folder named by the variable
-    found = load_examples("glue:WNLI/train+glue:WNLI/dev", DataRecipe())
+    found = read_examples("glue:WNLI/train+glue:WNLI/dev", DataRecipe()).examples
     assert len(found) == 635 + 71
     assert len({example.id for example in found}) == len(found)
     assert found[635].place.endswith("dev.tsv: line 2")
@@ -86,11 +86,11 @@ def test_unknown_names(source, says):
 def test_a_test_set_has_no_labels(tmp_path):
     (tmp_path / "RTE").mkdir()
     (tmp_path / "RTE" / "test.tsv").write_text("index\tsentence1\tsentence2\n0\ta\tb\n1\tc\td\n")
-    found = load_examples("glue:RTE/test", DataRecipe(glue=str(tmp_path)))
+    found = read_examples("glue:RTE/test", DataRecipe(glue=str(tmp_path))).examples
     assert [(example.texts, example.target) for example in found] == [(("a", "b"), None), (("c", "d"), None)]
     (tmp_path / "CoLA").mkdir()
     (tmp_path / "CoLA" / "test.tsv").write_text("index\tsentence\n0\tA b.\n")
-    assert load_examples("glue:CoLA/test", DataRecipe(glue=str(tmp_path)))[0].texts == ("A b.",)
+    assert read_examples("glue:CoLA/test", DataRecipe(glue=str(tmp_path))).examples[0].texts == ("A b.",)
 
 
 def test_no_files_and_no_hub(tmp_path, monkeypatch):
@@ -157,11 +157,10 @@ def test_broken_lines_of_an_official_file(tmp_path):
     header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
     (folder / "train.tsv").write_text(header + '1\t2\t3\ta\tb\t0\n4\t5\t6\tc\n"\td\t0\n7\t8\t9\te\tf\t1\n')
     with pytest.raises(UserError, match=r"2 lines are broken: line 3 has 4 columns, .*data\.broken = \"leave out\""):
-        load_examples("glue:QQP/train", DataRecipe(glue=str(tmp_path)))
-    notes: list[str] = []
-    found = load_examples("glue:QQP/train", DataRecipe(glue=str(tmp_path), broken="leave out"), notes=notes)
-    assert [example.texts for example in found] == [("a", "b"), ("e", "f")]
-    assert notes == [f"{folder / 'train.tsv'}: 2 of 4 lines are broken and left out"]
+        read_examples("glue:QQP/train", DataRecipe(glue=str(tmp_path)))
+    found = read_examples("glue:QQP/train", DataRecipe(glue=str(tmp_path), broken="leave out"))
+    assert [example.texts for example in found.examples] == [("a", "b"), ("e", "f")]
+    assert found.notes == (f"{folder / 'train.tsv'}: 2 of 4 lines are broken and left out",)
 
 
 @pytest.mark.parametrize("name", ["CoLA", "WNLI"])
@@ -169,11 +168,11 @@ def test_fetched_files_read_like_the_official_ones(name, tmp_path):
     def rows_of(task: str, split: str) -> list[glue.Row]:
         texts = tuple(f'"text" {n}' for n in range(len(glue.GLUE[task].text)))
         cells = (*texts, "1") if glue.is_labelled(split) else texts
-        return [(n, cells) for n in range(glue.SPLITS[task][split])]
+        return [(n, cells) for n in range(glue.GLUE[task].splits[split])]
 
     paths = glue.fetch(name, tmp_path, rows_of)
     assert [path.stem for path in paths] == ["train", "dev", "test"]
-    for split in glue.SPLITS[name]:
+    for split in glue.GLUE[name].splits:
         _, rows = glue.read(f"glue:{name}/{split}", str(tmp_path))
         assert [cells for _, cells in rows] == [cells for _, cells in rows_of(name, split)]
     with pytest.raises(UserError, match=r"test: has 0 rows, not 146; nothing was kept"):
@@ -193,10 +192,10 @@ def test_fetched_files_read_like_the_official_ones(name, tmp_path):
 def test_submissions(source, name, tmp_path):
     task, split = glue.parse(source)
     first, second = glue.GLUE[task].labels[:2]
-    path = glue.write_submission(tmp_path / "out", source, [first] + [second] * (glue.SPLITS[task][split] - 1))
+    path = glue.write_submission(tmp_path / "out", source, [first] + [second] * (glue.GLUE[task].splits[split] - 1))
     assert path == tmp_path / "out" / name
     assert path.read_text().startswith(f"index\tprediction\n0\t{first}\n1\t{second}\n")
-    assert path.read_text().count("\n") == glue.SPLITS[task][split] + 1
+    assert path.read_text().count("\n") == glue.GLUE[task].splits[split] + 1
 
 
 def test_scores_are_clipped_for_submission(tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bertvision.data.sample import make
-from bertvision.data.sources import SAMPLE_SEED, group_rows, is_synthetic, is_text, load_articles, load_examples
+from bertvision.data.sources import SAMPLE_SEED, group_rows, is_synthetic, is_text, load_articles, read_examples
 from bertvision.data.squad import check_articles, questions, records, write_articles
 from bertvision.data.tables import Example
 from bertvision.errors import UserError
@@ -165,7 +165,7 @@ def test_registered_sources(monkeypatch):
     _reviews.kind = "texts"
     assert not is_text("mine:6") and is_text("reviews:small")
     assert load_articles("mine:6+sample:test:6") == make("tune", 6, 1) + make("test", 6, SAMPLE_SEED)
-    found = load_examples("reviews+reviews", DataRecipe(text=("text",)))
+    found = read_examples("reviews+reviews", DataRecipe(text=("text",))).examples
     assert [(one.id, one.texts, one.target) for one in found][2:] == [("2", ("good",), "+"), ("3", ("bad",), "-")]
     with pytest.raises(UserError, match="no data are called 'mnie'; did you mean 'mine'"):
         load_articles("mnie")

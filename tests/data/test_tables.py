@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertvision.data.sources import load_examples
+from bertvision.data.sources import read_examples
 from bertvision.data.tables import Example, found_labels, label_numbers, read_columns, score_numbers
 from bertvision.errors import UserError
 from bertvision.recipe import DataRecipe
@@ -128,15 +128,15 @@ def table(tmp_path):
 
 
 def test_examples_of_a_table(table):
-    found = load_examples(f"{table}+{table}", OWN)
+    found = read_examples(f"{table}+{table}", OWN).examples
     assert found[1] == Example("1", ("D", "e"), "sport", table, 3)
     assert [example.id for example in found] == list("012345")
     assert found_labels(found) == ("news", "sport")
     assert label_numbers(found, ("sport", "news")).tolist() == [1, 0, 1] * 2
-    single = load_examples(table, DataRecipe(text=("body",), label="id"))
+    single = read_examples(table, DataRecipe(text=("body",), label="id")).examples
     assert single[0].texts == ("b, c",)
     assert score_numbers(single).tolist() == [1.0, 2.0, 3.0]
-    unlabelled = load_examples(table, DataRecipe(text=("title",), label="none such"), labelled=False)
+    unlabelled = read_examples(table, DataRecipe(text=("title",), label="none such"), labelled=False).examples
     assert [(one.texts, one.target) for one in unlabelled[:2]] == [(("A",), None), (("D",), None)]
 
 
@@ -150,14 +150,14 @@ def test_examples_of_a_table(table):
 )
 def test_columns_must_be_named(data, says, table):
     with pytest.raises(UserError, match=says):
-        load_examples(table, data)
+        read_examples(table, data)
 
 
 def test_sources_without_examples(tmp_path):
     with pytest.raises(UserError, match="sample:tune:5: holds no texts with labels; name glue:TASK/SPLIT"):
-        load_examples("sample:tune:5", OWN)
+        read_examples("sample:tune:5", OWN)
     with pytest.raises(UserError, match=r"a\.csv: has no examples"):
-        load_examples(str(written(tmp_path, "a.csv", "title,body,kind\n")), OWN)
+        read_examples(str(written(tmp_path, "a.csv", "title,body,kind\n")), OWN)
 
 
 def example(target: str | None, line: int = 2) -> Example:
@@ -166,7 +166,7 @@ def example(target: str | None, line: int = 2) -> Example:
 
 def test_labels_that_are_not_known(table):
     with pytest.raises(UserError, match=r"mine\.csv: line 3: the label 'sport' is not among those known; there is: a"):
-        label_numbers(load_examples(table, OWN), ("a", "news"))
+        label_numbers(read_examples(table, OWN).examples, ("a", "news"))
     with pytest.raises(UserError, match=r"t\.csv: line 2: the label is empty"):
         label_numbers([example("")], ("a", "b"))
     assert label_numbers([example(None)], ("a", "b")).tolist() == [-1]

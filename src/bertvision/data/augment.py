@@ -6,6 +6,7 @@ negation, as people do who write such questions (Rajpurkar, Jia, Liang 2018, tab
 edited questions are clumsy, and a few can be answered by chance.
 """
 
+import copy
 import json
 import math
 import re
@@ -84,17 +85,11 @@ def add_edited(articles: Articles, ratio: float) -> Articles:
 
 
 def _copied(articles: Articles) -> Articles:
-    """A copy in which every question has `is_impossible`, and to which questions can be added."""
-    return [
-        {
-            **article,
-            "paragraphs": [
-                {**paragraph, "qas": [{**qa, "is_impossible": not qa["answers"]} for qa in paragraph["qas"]]}
-                for paragraph in article["paragraphs"]
-            ],
-        }
-        for article in articles
-    ]
+    """A copy in which every question has `is_impossible`."""
+    result = copy.deepcopy(articles)
+    for qa in questions(result):
+        qa["is_impossible"] = not qa["answers"]
+    return result
 
 
 def _answerable(article: dict[str, Any]) -> list[tuple[int, Question]]:

@@ -6,10 +6,10 @@ untold: the fact is not stated about this thing;
 swapped: it is stated about another thing of the paragraph, and every content word of the question is in the paragraph;
 stranger: the thing asked about is not in the paragraph, though one with a similar name may be.
 
-`sample.json` holds the words. In its sentences {S}, {O}, {P} stand for the thing as subject, object and possessive, {v}
-for the value of the fact, {a} for "a" or "an" before it. A wording comes with a question that has no content word the
-wording lacks. Values: ["year", low, high] (years after the thing's first), ["number", low, high, step, unit],
-["one", choices...], or a kind of name.
+`sample.json` has the words. {S}, {O}, {P} stand for the thing as subject, object and possessive, {v} for the value of
+the fact, {a} for "a" or "an" before it. A wording comes with a question that has no content word the wording lacks.
+Values: ["year", low, high] (years after the thing's first), ["number", low, high, step, unit], ["one", choices...], or
+a kind of name.
 """
 
 import hashlib
@@ -62,10 +62,10 @@ class Dice:
 class Names:
     """All names that `pattern` makes of a word of `fronts` and a word of `backs` (both: names of word lists)."""
 
-    def __init__(self, pattern: str, fronts: Sequence[str], backs: Sequence[str]) -> None:
+    def __init__(self, pattern: str, fronts: list[str], backs: list[str]) -> None:
         self.pattern = pattern
         self.fronts, self.backs = (tuple(word for key in keys for word in WORDS[key]) for keys in (fronts, backs))
-        self.back_alone = list(fronts) == ["women", "men"]  # a surname stands for the name: once in a paragraph
+        self.back_alone = fronts == ["women", "men"]  # a surname stands for the name: once in a paragraph
 
     def write(self, i: int, j: int) -> str:
         return self.pattern.format(self.fronts[i], self.backs[j])
@@ -78,21 +78,20 @@ class Names:
         while True:
             i = dice.below(len(self.fronts)) if front is None else front
             j = dice.below(len(self.backs))
-            name, back = self.write(i, j), self.backs[j]
-            if self.belongs(i, j, split) and name not in used and not (self.back_alone and back in used):
-                used.update((name, back) if self.back_alone else (name,))
-                return name, i
+            new = {self.write(i, j), self.backs[j]} if self.back_alone else {self.write(i, j)}
+            if self.belongs(i, j, split) and not new & used:
+                used |= new
+                return self.write(i, j), i
 
 
-NAMES = {key: Names(**entry) for key, entry in _DATA["names"].items()}
-NUMBERS = _DATA["numbers"].split()
-
-
+@dataclass(frozen=True, eq=False)
 class Fact:
     """A fact about a thing. wordings: (sentence, question in its words). questions: in other words."""
 
-    def __init__(self, name: str, values: list[Any], wordings: list[list[str]], questions: list[str]) -> None:
-        self.name, self.values, self.wordings, self.questions = name, values, wordings, questions
+    name: str
+    values: list[Any]
+    wordings: list[tuple[str, str]]
+    questions: list[str]
 
     def draw(self, dice: Dice, split: str, first_year: int, used: set[str]) -> str:
         """A value that is not in `used` (names and values of the paragraph); it is added there."""
@@ -106,10 +105,10 @@ class Fact:
         low, high, step, unit = options if form == "number" else (*options, 1, "")
         while True:
             number = dice.between(low // step, high // step) * step
-            written = str(first_year + number) if form == "year" else _written(number)
-            if written not in used:
-                used.add(written)
-                return f"{written} {unit}".rstrip()
+            value = str(first_year + number) if form == "year" else _written(number)
+            if value not in used:
+                used.add(value)
+                return f"{value} {unit}".rstrip()
             high += step  # a narrow range may be used up
 
 
@@ -118,17 +117,23 @@ def _written(number: int) -> str:
     return NUMBERS[number] if number < len(NUMBERS) else f"{number:,}"
 
 
-class Kind:
+class Kind(NamedTuple):
     """A kind of thing. noun: may replace the name (`the ship`); empty for people. opening: sentences with {N}, all
     names of the paragraph, and {place}, the article's place."""
 
-    def __init__(self, entry: dict[str, Any]) -> None:
-        self.title, self.noun, self.opening = entry["title"], entry["noun"], entry["opening"]
-        self.named = Names(**entry["names"])
-        self.facts = [Fact(**fact) for fact in entry["facts"]]
+    title: str
+    noun: str
+    opening: list[str]
+    named: Names
+    facts: list[Fact]
 
 
-KINDS = [Kind(entry) for entry in _DATA["kinds"]]
+NUMBERS = _DATA["numbers"].split()
+NAMES = {key: Names(**entry) for key, entry in _DATA["names"].items()}
+KINDS = [
+    Kind(kind["title"], kind["noun"], kind["opening"], Names(**kind["names"]), [Fact(**fact) for fact in kind["facts"]])
+    for kind in _DATA["kinds"]
+]
 
 
 class Forms(NamedTuple):
@@ -152,6 +157,10 @@ class Told(NamedTuple):
     echo: str
     text: str
     start: int
+
+    @property
+    def span(self) -> dict[str, Any]:
+        return {"text": self.text, "answer_start": self.start}
 
 
 @dataclass(eq=False)
@@ -179,12 +188,11 @@ def make(split: str, questions: int, seed: int) -> list[dict[str, Any]]:
     articles: list[dict[str, Any]] = []
     while questions > 0:
         article = _article(split, seed, len(articles))
-        kept = []
         for paragraph in article["paragraphs"]:
-            if questions > 0:
-                kept.append({**paragraph, "qas": paragraph["qas"][:questions]})
-                questions -= len(paragraph["qas"])
-        articles.append({**article, "paragraphs": kept})
+            paragraph["qas"] = paragraph["qas"][: max(questions, 0)]
+            questions -= len(paragraph["qas"])
+        article["paragraphs"] = [paragraph for paragraph in article["paragraphs"] if paragraph["qas"]]
+        articles.append(article)
     return articles
 
 
@@ -208,13 +216,8 @@ def _article(split: str, seed: int, index: int) -> dict[str, Any]:
 def _things(kind: Kind, dice: Dice, split: str, used: set[str]) -> list[Thing]:
     """One to three things with the facts to state: of several things, some facts of all and some of one alone."""
     facts = dice.shuffled(kind.facts)
-    several = dice.between(1, 10)
-    if several <= 5:
-        shares = [facts[:5]]
-    elif several <= 9:
-        shares = [facts[:3], facts[2:5]]
-    else:
-        shares = [facts[:2], facts[1:3], facts[3:5]]
+    one, two, three = [facts[:5]], [facts[:3], facts[2:5]], [facts[:2], facts[1:3], facts[3:5]]
+    shares = dice.pick([one] * 5 + [two] * 4 + [three])
     things = []
     for share in shares:
         name, front = kind.named.draw(dice, split, used)
@@ -265,9 +268,8 @@ def _order(things: list[Thing], dice: Dice) -> list[tuple[Thing, Fact]]:
     """One thing after the other, or the first half of the facts of each before the second."""
     if dice.chance(0.5):
         return [(thing, fact) for thing in things for fact in thing.facts]
-    half = [(len(thing.facts) + 1) // 2 for thing in things]
-    first = [(thing, fact) for thing, cut in zip(things, half) for fact in thing.facts[:cut]]
-    return first + [(thing, fact) for thing, cut in zip(things, half) for fact in thing.facts[cut:]]
+    halves = [((thing, fact), 2 * n >= len(thing.facts)) for thing in things for n, fact in enumerate(thing.facts)]
+    return [pair for second in (False, True) for pair, is_second in halves if is_second is second]
 
 
 def _mention(
@@ -292,7 +294,7 @@ def _answerable(things: list[Thing], dice: Dice) -> list[dict[str, Any]]:
     asked = []
     for thing, fact, place in dice.shuffled(told)[:ANSWERABLE]:
         question = place.echo if dice.chance(OWN_WORDS) else dice.pick(fact.questions)
-        asked.append({"question": _ask(question, thing.name), "answers": [_span(place)], "is_impossible": False})
+        asked.append({"question": _ask(question, thing.name), "answers": [place.span], "is_impossible": False})
     return asked
 
 
@@ -318,7 +320,7 @@ def _unanswerable(kind: Kind, things: list[Thing], dice: Dice, split: str, used:
         asked[name, fact] = {
             "question": _ask(question, name),
             "answers": [],
-            "plausible_answers": [_span(mistaken)] if mistaken else [],
+            "plausible_answers": [mistaken.span] if mistaken else [],
             "is_impossible": True,
             "why": why,
         }
@@ -327,10 +329,6 @@ def _unanswerable(kind: Kind, things: list[Thing], dice: Dice, split: str, used:
 
 def _ask(question: str, name: str) -> str:
     return _capital(Forms.of(name).fill(question))
-
-
-def _span(place: Told) -> dict[str, Any]:
-    return {"text": place.text, "answer_start": place.start}
 
 
 def _capital(text: str) -> str:

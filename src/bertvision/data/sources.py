@@ -8,7 +8,7 @@ import copy
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertvision.data import glue, sample
 from bertvision.data.download import load_hub
@@ -75,22 +75,30 @@ def is_text(source: str) -> bool:
     return all(found)
 
 
-def load_examples(
-    source: str, data: DataRecipe, labelled: bool = True, notes: list[str] | None = None
-) -> list[Example]:
+class Examples(NamedTuple):
+    """A set of texts. notes: sentences worth showing to the user."""
+
+    source: str
+    examples: list[Example]
+    notes: tuple[str, ...] = ()
+
+
+def read_examples(source: str, data: DataRecipe, labelled: bool = True) -> Examples:
     """The examples of a source: `glue:TASK/SPLIT`, a .csv, .tsv or .jsonl file, or several joined with `+`.
 
     In your own table, data.text names one or two columns and data.label the one to learn. labelled: whether targets
-    are wanted; otherwise there need be none. notes: gets sentences worth showing to the user.
+    are wanted; otherwise there need be none.
     """
+    notes: list[str] = []
     found = [each for part in parts(source) for each in _examples(part, data, labelled, notes)]
-    return [
+    numbered = [
         Example(str(number), each.texts, each.target if labelled else None, each.origin, each.line)
         for number, each in enumerate(found)
     ]
+    return Examples(source, numbered, tuple(notes))
 
 
-def _examples(part: str, data: DataRecipe, labelled: bool, notes: list[str] | None) -> list[Example]:
+def _examples(part: str, data: DataRecipe, labelled: bool, notes: list[str]) -> list[Example]:
     """The examples of one source, not yet numbered."""
     if _is_registered(part, "texts"):
         return SOURCES[_name(part)](part)
@@ -105,7 +113,7 @@ def _examples(part: str, data: DataRecipe, labelled: bool, notes: list[str] | No
         rows = read_columns(Path(part), (*data.text, *([data.label] if labelled else [])), None, broken)
     if not rows:
         raise UserError(f"{origin}: has no examples, only a line of column names")
-    if left_out and notes is not None:
+    if left_out:
         notes.append(f"{origin}: {len(left_out):,} of {len(rows) + len(left_out):,} lines are broken and left out")
     return [
         Example("", cells[:texts], cells[texts] if len(cells) > texts else None, origin, line) for line, cells in rows

@@ -2,26 +2,16 @@
 
 import random
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bertvision.data import glue
 from bertvision.data.batches import nested_fraction
-from bertvision.data.sources import is_text, load_articles, load_examples, parts
+from bertvision.data.sources import Examples, is_text, load_articles, parts, read_examples
 from bertvision.data.squad import Articles
-from bertvision.data.tables import Example
 from bertvision.errors import UserError
 from bertvision.recipe import DataRecipe
-
-
-class Examples(NamedTuple):
-    """A set of texts. notes: sentences worth showing to the user."""
-
-    source: str
-    examples: list[Example]
-    notes: tuple[str, ...] = ()
 
 
 def article_sets(data: DataRecipe, seed: int) -> dict[str, tuple[str, Articles]]:
@@ -44,12 +34,6 @@ def sources_of(data: DataRecipe) -> dict[str, str]:
     """{split: source} of those that are named."""
     named = {"train": data.train, "tune": data.tune, "test": data.test, "also": data.also}
     return {split: source for split, source in named.items() if source}
-
-
-def read_examples(source: str, data: DataRecipe, labelled: bool = True) -> Examples:
-    """A source as a set."""
-    notes: list[str] = []
-    return Examples(source, load_examples(source, data, labelled, notes), tuple(notes))
 
 
 def example_sets(data: DataRecipe, train: Examples, strata: NDArray[np.int64], seed: int) -> dict[str, Examples]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bertvision.data.conll import Sentence, is_conll, load_conll
-from bertvision.data.sources import is_synthetic, is_text, load_articles, load_examples, parts
+from bertvision.data.sources import is_synthetic, is_text, load_articles, parts, read_examples
 from bertvision.data.squad import question_word, records
 from bertvision.data.tables import Example, score_numbers
 from bertvision.errors import UserError
@@ -21,7 +21,7 @@ def describe(source: str, data: DataRecipe) -> dict[str, Any]:
     if all(is_conll(part) for part in parts(source)):
         return of_sentences([sentence for part in parts(source) for sentence in load_conll(part)])
     if is_text(source):
-        return of_examples(load_examples(source, data))
+        return of_examples(read_examples(source, data).examples)
     return of_articles(load_articles(source)) | {"synthetic": is_synthetic(source)}
 
 

@@ -18,8 +18,6 @@ from bertvision.files import read_text
 
 Row = tuple[int, tuple[str, ...]]
 """The line a row ends on, counted from 1, and its cells in the order asked for."""
-Broken = dict[int, str]
-"""Line numbers of broken lines, and the reason of each."""
 
 SUFFIXES = (".csv", ".tsv", ".jsonl")
 SHOWN = 5  # broken lines an error describes
@@ -66,14 +64,24 @@ def read_columns(
     suffix = path.suffix.lower()
     if suffix != ".csv" and "\n" not in text:  # lines that end in a carriage return alone, or a single line
         text = text.replace("\r", "\n")
-    broken: Broken = {}
+    rows: list[Row] = []
+    broken: dict[int, str] = {}  # line -> reason
     if suffix == ".jsonl":
-        rows = list(_from_objects(text, columns, broken))
+        for line, one in enumerate(text.split("\n"), start=1):
+            try:
+                rows.append((line, _from_json(one, columns)))
+            except UserError as error:
+                broken[line] = f": {error}"
     else:
         lines = _from_csv(path, text) if suffix == ".csv" else _from_tsv(text)
         names = list(header or next(lines)[1])
         places = [_place(path, names, column) for column in columns]
-        rows = list(_from_cells(lines, names, places, broken))
+        for line, cells in lines:
+            if len(cells) == len(names):
+                rows.append((line, tuple(cells[place] for place in places)))
+            else:
+                wanted = "" if broken else f", not {len(names)} as {', '.join(names)}"
+                broken[line] = f" has {len(cells)} columns{wanted}"
     if left_out is not None:
         left_out += broken
     elif broken:
@@ -101,17 +109,6 @@ def _from_csv(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
         raise UserError(f"{path}: line {reader.line_num}: {error}; correct the quotes of that line") from None
 
 
-def _from_cells(
-    rows: Iterator[tuple[int, list[str]]], names: list[str], places: list[int], broken: Broken
-) -> Iterator[Row]:
-    for line, cells in rows:
-        if len(cells) == len(names):
-            yield line, tuple(cells[place] for place in places)
-        else:
-            wanted = "" if broken else f", not {len(names)} as {', '.join(names)}"
-            broken[line] = f" has {len(cells)} columns{wanted}"
-
-
 def _place(path: Path, names: list[str], column: str) -> int:
     """Index of a column."""
     if names.count(column) == 1:
@@ -125,30 +122,25 @@ def _place(path: Path, names: list[str], column: str) -> int:
     raise UserError(f"{path}: has no column {column!r}; {nearest(column, names)}")
 
 
-def _from_objects(text: str, columns: Sequence[str], broken: Broken) -> Iterator[Row]:
-    for number, line in enumerate(text.split("\n"), start=1):
-        try:
-            found = json.loads(line)
-            if not isinstance(found, dict):
-                raise UserError(f'not an object such as {{"{columns[0]}": ...}}')
-            yield number, tuple(_cell(found, column) for column in columns)
-        except UserError as error:
-            broken[number] = f": {error}"
-        except (ValueError, RecursionError) as error:
-            broken[number] = f": not JSON ({error}), one object per line is needed"
-
-
-def _cell(found: dict[str, Any], column: str) -> str:
-    """The value of a column as a .csv file would have it."""
-    if column not in found:
-        raise UserError(f"has no {column!r}, {nearest(column, found) if found else 'the object is empty'}")
-    value = found[column]
-    if not isinstance(value, str | int | float):
-        raise UserError(f"{column!r} is neither text nor a number")
-    text = value if isinstance(value, str) else json.dumps(value)
-    if SURROGATE.search(text):
-        raise UserError(f"{column!r} has half a surrogate pair (\\ud800 to \\udfff), which is not text")
-    return text
+def _from_json(line: str, columns: Sequence[str]) -> tuple[str, ...]:
+    """The values of the columns as a .csv file would have them."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"not JSON ({error}), one object per line is needed") from None
+    if not isinstance(found, dict):
+        raise UserError(f'not an object such as {{"{columns[0]}": ...}}')
+    cells = []
+    for column in columns:
+        if column not in found:
+            raise UserError(f"has no {column!r}, {nearest(column, found) if found else 'the object is empty'}")
+        value = found[column]
+        if not isinstance(value, str | int | float):
+            raise UserError(f"{column!r} is neither text nor a number")
+        cells.append(value if isinstance(value, str) else json.dumps(value))
+        if SURROGATE.search(cells[-1]):
+            raise UserError(f"{column!r} has half a surrogate pair (\\ud800 to \\udfff), which is not text")
+    return tuple(cells)
 
 
 def found_labels(examples: Sequence[Example]) -> tuple[str, ...]:
