@@ -21,6 +21,8 @@ def test_blocks_and_layers(family):
     assert anatomy.depth(model) == 4
     assert anatomy.layer_count(model) == len(states) == 5
     assert anatomy.width(model) == states[-1].shape[-1] == 32
+    pooled = getattr(model(**tiny_batch(model)), "pooler_output", None)
+    assert (anatomy.pooler(model) is None) == (pooled is None)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -30,17 +32,6 @@ def test_blocks_are_all_that_repeats(family):
     grown = sum(p.numel() for p in two.parameters()) - sum(p.numel() for p in one.parameters())
     size = sum(p.numel() for p in anatomy.blocks(two)[-1].parameters())
     assert grown == (0 if family == "albert" else size)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_embeddings_and_pooler(family):
-    model = tiny_encoder(family)
-    found = anatomy.embeddings(model)
-    assert found is model.embeddings
-    assert anatomy.layer_norms(found)
-    pooler = anatomy.pooler(model)
-    pooled = getattr(model(**tiny_batch(model)), "pooler_output", None)
-    assert (pooler is None) == (pooled is None)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -17,7 +17,7 @@ def test_a_layer_is_found_by_its_number():
     whole = States(states_of(0, 1, 2).layers, torch.ones(2, 3, dtype=torch.bool))
     for states in (whole, states_of(0, 2), states_of(2), states_of(1, 2).detach()):
         assert (states.layer(2) == 2).all() and states.layer(2).shape == (2, 3, 4)
-    with pytest.raises(ValueError, match=r"layer 0 is not here, only \[2\]"):
+    with pytest.raises(ValueError, match=r"layer 0 is not among \[2\]"):
         states_of(2).layer(0)
 
 

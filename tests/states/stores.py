@@ -70,7 +70,7 @@ def full_disk(directory: str, name: str) -> None:
 
     def fill(tokens: int = 0) -> None:
         """Leaves room for a manifest, not for a shard."""
-        if tokens and not (store / "shard-00000.bin").exists():
+        if filler.exists() or (tokens and not (store / "shard-00000.bin").exists()):
             return
         with filler.open("ab", buffering=0) as file:
             with suppress(OSError):

@@ -1,5 +1,5 @@
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +8,7 @@ import torch
 from bertvision.errors import UserError
 from bertvision.heads import build_head
 from bertvision.recipe import BankRecipe
-from bertvision.states.forecast import Forecast, Looks, forecast
+from bertvision.states.forecast import Forecast, Seconds, forecast
 from bertvision.states.layout import Positions, Selection
 from bertvision.states.store import write_store
 from states.stores import LENGTHS, tiny_backbone, windows_of
@@ -22,11 +22,7 @@ KNOWN = Forecast(
     dtype="fp16",
     bytes={"fp16": 2_000_000_000, "int8": 1_010_000_000},
     padded_bytes=10_000_000_000,
-    encoder_seconds=600,
-    heads_seconds=60,
-    write_seconds=30,
-    check_seconds=10,
-    read_seconds=20,
+    epoch=Seconds(encoder=600, heads=60, write=30, check=10, read=20),
     held_bytes=3_000_000_000,
     free_bytes=50_000_000_000,
 )
@@ -64,8 +60,7 @@ def test_it_measures_all_parts_and_leaves_nothing_behind(tmp_path):
     before = {key: value.clone() for key, value in head.state_dict().items()}
     random = torch.random.get_rng_state()
     found = forecast(backbone, windows_of(LENGTHS), [head], BankRecipe(epochs=2), directory=tmp_path)
-    parts = (found.encoder_seconds, found.heads_seconds, found.write_seconds, found.check_seconds, found.read_seconds)
-    assert all(0 < seconds < 60 for seconds in parts)
+    assert all(0 < seconds < 60 for seconds in asdict(found.epoch).values())
     assert found.held_bytes > 1 << 20 and found.free_bytes > 0
     assert not list(tmp_path.iterdir())
     assert torch.equal(torch.random.get_rng_state(), random)
@@ -79,8 +74,8 @@ def test_heads_cost_the_same_both_ways():
 
 
 def test_looks_at_a_tuning_set_count_too(tmp_path):
-    looks = Looks(5, 100, encoder_seconds=50, heads_seconds=2, write_seconds=3, check_seconds=1, read_seconds=2)
-    found = replace(KNOWN, looks=looks)
+    look = Seconds(encoder=50, evaluate=2, write=3, check=1, read=2)
+    found = replace(KNOWN, looks=5, looked_at=100, look=look)
     assert found.live_seconds == KNOWN.live_seconds + 5 * 52
     assert found.stored_seconds == KNOWN.stored_seconds + 50 + 3 + 1 + 5 * 4
     assert replace(KNOWN, epochs=1).choose()[0] == "live" and replace(found, epochs=1).choose()[0] == "stored"
@@ -90,7 +85,7 @@ def test_looks_at_a_tuning_set_count_too(tmp_path):
     stores = [write_store(tmp_path / str(len(one)), backbone, one) for one in (trained, tuned)]
     assert found.bytes["fp16"] == sum(store.bytes for store in stores)
     assert found.padded_bytes == (len(LENGTHS) * max(LENGTHS) + 2 * 40) * 4 * 32 * 4
-    assert found.looks.times == 3 and 0 < found.looks.encoder_seconds < found.encoder_seconds
+    assert found.looks == 3 and 0 < found.look.encoder < found.epoch.encoder
     json.dumps(found.to_json(), allow_nan=False)
 
 

@@ -231,7 +231,7 @@ def test_a_tapped_store_that_does_not_fit_is_passed_over(tmp_path):
 
 
 def test_looks_at_tune_are_readings_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(forecasts.Forecast, "choose", lambda self: ("live", f"tune is read {self.looks.times} times"))
+    monkeypatch.setattr(forecasts.Forecast, "choose", lambda self: ("live", f"tune is read {self.looks} times"))
     train(tmp_path / "checked", epochs=1, states="auto", patience=5, checks=4)
     assert said(tmp_path / "checked") == "states: live, for tune is read 4 times"
     monkeypatch.setattr(feed, "forecast", None)

@@ -1,8 +1,8 @@
 """The parts of an encoder, found by structure: no class and no list of names per architecture.
 
-What is relied on: the blocks stand in one `nn.ModuleList`; a block registers its projections in the order in which
-they act (queries, keys, values, attention output, feed-forward in, feed-forward out); the configuration knows the
-width and the number of layers.
+Assumptions: the blocks are in one `nn.ModuleList`; a block registers its projections in the order in which they act
+(queries, keys, values, attention output, feed-forward in, feed-forward out); the configuration has the width and the
+number of layers.
 """
 
 from collections.abc import Iterator
@@ -34,29 +34,30 @@ def width(model: PreTrainedModel) -> int:
 
 
 def depth(model: PreTrainedModel) -> int:
-    """How many blocks a token passes, counting a shared one as often as it is applied."""
+    """Number of blocks a token passes; a shared one counts each time it is applied."""
     return model.config.num_hidden_layers
 
 
 def layer_count(model: PreTrainedModel) -> int:
-    """L: the hidden states the encoder gives per token, the embedding output included."""
+    """L: hidden states per token, the embedding output included."""
     return depth(model) + 1
 
 
 def blocks(model: PreTrainedModel) -> list[nn.Module]:
     """The transformer blocks that have weights of their own, from the bottom up; ALBERT has one, its shared group."""
-    return [block for _, block in _named_blocks(model)]
+    return [block for _, block in named_blocks(model)]
+
+
+def named_blocks(model: PreTrainedModel) -> list[tuple[str, nn.Module]]:
+    """The same with their names within the model."""
+    if found := _list_of_blocks(model):
+        return found
+    raise UserError(f"{type(model).__name__}: no list of transformer blocks in it; choose an encoder such as BERT")
 
 
 def shares_blocks(model: PreTrainedModel) -> bool:
     """True if one block's weights serve several layers, as in ALBERT."""
     return len(blocks(model)) < depth(model)
-
-
-def embeddings(model: PreTrainedModel) -> nn.Module:
-    """The part of the model that turns token ids into vectors, with its LayerNorm."""
-    words = model.get_input_embeddings()
-    return next(child for child in model.children() if any(part is words for part in child.modules()))
 
 
 def pooler(model: PreTrainedModel) -> nn.Module | None:
@@ -65,43 +66,33 @@ def pooler(model: PreTrainedModel) -> nn.Module | None:
 
 
 def layer_norms(model: nn.Module) -> list[nn.Module]:
-    """Every normalisation with a learned scale: `nn.LayerNorm`, `nn.RMSNorm`, and what an architecture wrote itself."""
+    """Every normalisation with a learned scale: `nn.LayerNorm`, `nn.RMSNorm`, and an architecture's own."""
     return [part for part in model.modules() if _is_norm(part)]
 
 
 def projections(model: PreTrainedModel) -> list[Projections]:
-    """The projections of every block with weights of its own. Ask before anything is inserted into the model."""
+    """The projections of every block with weights of its own. Call it before anything is inserted into the model."""
     return [_block_projections(model, name, layer) for name, layer in layers(model)]
 
 
 def layers(model: PreTrainedModel) -> Iterator[tuple[str, nn.Module]]:
-    """Name and module of all that has one attention and one feed-forward part: blocks, or those in ALBERT's groups."""
-    for name, block in _named_blocks(model):
-        yield from _sublayers(name, block)
+    """Name and module of every unit of one attention and one feed-forward part: blocks, or those in ALBERT's groups."""
+    for name, block in named_blocks(model):
+        yield from _list_of_blocks(block, name) or [(name, block)]
 
 
-def _named_blocks(model: PreTrainedModel) -> list[tuple[str, nn.Module]]:
-    for name, part in model.named_modules():
-        # modules come parents first: the first list of blocks met is the outermost one
+def _list_of_blocks(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]]:
+    """Names and members of the outermost list of blocks; empty if there is none."""
+    for name, part in module.named_modules(prefix=prefix):  # parents come first
         if isinstance(part, nn.ModuleList) and len(part) and all(_is_block(member) for member in part):
             return [(f"{name}.{index}", member) for index, member in enumerate(part)]
-    raise UserError(f"{type(model).__name__}: no list of transformer blocks in it; choose an encoder such as BERT")
+    return []
 
 
 def _is_block(part: nn.Module) -> bool:
-    """Attention and feed-forward leave at least a norm, an attention map, a widening and a narrowing map."""
+    """True for a module with a norm and at least four linear maps: attention and feed-forward need no fewer."""
     linears = [inner for inner in part.modules() if isinstance(inner, nn.Linear)]
     return len(linears) >= 4 and any(_is_norm(inner) for inner in part.modules())
-
-
-def _sublayers(name: str, block: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The block itself, or the several it consists of (a group of ALBERT)."""
-    for inner_name, part in block.named_modules(prefix=name):
-        if isinstance(part, nn.ModuleList) and len(part) and all(_is_block(member) for member in part):
-            for index, member in enumerate(part):
-                yield f"{inner_name}.{index}", member
-            return
-    yield name, block
 
 
 def _block_projections(model: PreTrainedModel, name: str, block: nn.Module) -> Projections:

@@ -1,4 +1,4 @@
-"""A backbone in two: the frozen blocks below, run once, and the trained ones above, which start from their states."""
+"""A backbone in two parts: the frozen blocks below, run once, and the trained blocks above, fed with their states."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,24 +8,23 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from bertvision.backbone.anatomy import blocks, shares_blocks
+from bertvision.backbone.anatomy import blocks, named_blocks, shares_blocks
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.states import Reads, States, numbered
 from bertvision.data.batches import Batch
 from bertvision.errors import UserError
 
-CLOSE = 1e-3  # of the size of the states: what rounding may differ by, while a wrong order of parts differs by far more
+CLOSE = 1e-3  # rounding error allowed, relative to the states; a wrong order of parts differs by far more
 
 
 class Lower(Backbone):
-    """The embeddings and the first blocks of a backbone, whose modules it shares; itself a backbone of fewer layers.
+    """The embeddings and the first blocks of a backbone, sharing its modules; itself a backbone of fewer layers.
 
-    The last of its states is what enters block `first`.
+    The last of its states is the input of block `first`.
     """
 
     def __init__(self, whole: Backbone, first: int) -> None:
         super().__init__(whole.model, whole.tokenizer, whole.name)
-        _refuse_inseparable(whole.model)
         self.first = first
         self.layers = first + 1
 
@@ -36,22 +35,23 @@ class Lower(Backbone):
             return super().fingerprint
 
     def encode(self, batch: Batch, reads: Reads = "all") -> list[Tensor]:
-        """States (B, S, H) of each layer up to the first trained block, or of some; the last of them enter it."""
+        """States (B, S, H) of each layer up to the first trained block, or of some of them."""
         with _only(self.model, slice(self.first)) as kept, _watched(kept) as seen:
             super().encode(batch, "last")
         return [seen[number] for number in numbered(reads, self.layers)]
 
 
 class Upper:
-    """The blocks of a backbone from `first` on. Called with a batch and the states below, it gives those of all."""
+    """The blocks of a backbone from `first` on."""
 
     def __init__(self, whole: Backbone, first: int) -> None:
-        _refuse_inseparable(whole.model)
         self.whole, self.first = whole, first
 
     def __call__(self, batch: Batch, below: States) -> States:
-        """below: what `Lower` gave of the batch, all its layers or the last. The states (B, L, S, H) of all layers
-        where all below are given, else those of the last one, (B, 1, S, H); with gradients of the blocks above."""
+        """The states (B, L, S, H) of all layers from those of `Lower`, with gradients of the blocks above.
+
+        below: all layers of `Lower`, or only its last; then the result is the last layer alone, (B, 1, S, H).
+        """
         if self.first == len(blocks(self.whole.model)):
             return below
         with _only(self.whole.model, slice(self.first, None)) as kept, _watched(kept, below.layers[:, -1]) as seen:
@@ -64,34 +64,31 @@ class Upper:
 
 @torch.no_grad()
 def split(whole: Backbone, first: int, batch: Batch) -> tuple[Lower, Upper]:
-    """Both parts, put into eval mode; UserError unless on `batch` they give together what the whole gives."""
+    """Both parts, in eval mode; UserError unless together they give the states of the whole on `batch`."""
+    name = type(whole.model).__name__
+    # ALBERT calls its one block, or its groups of blocks, by number
+    grouped = any(isinstance(part, nn.ModuleList) for block in blocks(whole.model) for part in block.modules())
+    if grouped or shares_blocks(whole.model):
+        raise UserError(
+            f"finetune.lower: the layers of {name} share their weights, so there is no frozen part below to store; "
+            'use lower = "live"'
+        )
     whole.eval()
     lower, upper = Lower(whole, first), Upper(whole, first)
     wanted = whole(batch)
     real = batch.mask[:, None, :, None]
     difference = ((upper(batch, lower(batch)).layers - wanted.layers) * real).abs().max()
     if not difference <= CLOSE * wanted.layers.abs().max():
-        raise UserError(
-            f'finetune.lower: {type(whole.model).__name__} cannot be entered at block {first}; use lower = "live"'
-        )
+        raise UserError(f'finetune.lower: {name} cannot be entered at block {first}; use lower = "live"')
     return lower, upper
-
-
-def _refuse_inseparable(model: PreTrainedModel) -> None:
-    """ALBERT: its one block, or its groups of blocks, are called by number from within."""
-    grouped = any(isinstance(part, nn.ModuleList) for block in blocks(model) for part in block.modules())
-    if grouped or shares_blocks(model):
-        raise UserError(
-            f"finetune.lower: the layers of {type(model).__name__} share their weights, so there is no frozen part "
-            'below to store; use lower = "live"'
-        )
 
 
 @contextmanager
 def _only(model: PreTrainedModel, part: slice) -> Iterator[list[nn.Module]]:
-    """Inside, the model consists of some of its blocks; yields these. It keeps its embeddings, masks and positions."""
+    """Inside, the model has only some of its blocks, which are yielded; embeddings, masks and positions stay."""
     own = blocks(model)
-    name, whole = next((name, module) for name, module in model.named_modules() if _lists(module, own))
+    name = named_blocks(model)[0][0].rpartition(".")[0]
+    whole = model.get_submodule(name)
     try:
         model.set_submodule(name, nn.ModuleList(own[part]))
         yield own[part]
@@ -99,15 +96,11 @@ def _only(model: PreTrainedModel, part: slice) -> Iterator[list[nn.Module]]:
         model.set_submodule(name, whole)
 
 
-def _lists(module: nn.Module, members: list[nn.Module]) -> bool:
-    return isinstance(module, nn.ModuleList) and len(module) == len(members) and module[0] is members[0]
-
-
 @contextmanager
 def _watched(own: list[nn.Module], enters: Tensor | None = None) -> Iterator[list[Tensor]]:
-    """Yields a list that fills with what enters the first of these blocks and what leaves each: (B, S, H) tensors.
+    """Yields a list that receives the input of the first of these blocks and the output of each: (B, S, H) tensors.
 
-    enters: goes into the first block in place of what the model would give it.
+    enters: replaces the input of the first block.
     """
     seen: list[Tensor] = []
 

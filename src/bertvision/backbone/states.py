@@ -14,14 +14,12 @@ Reads = Literal["all", "last"] | tuple[int, ...]  # which layers; their numbers 
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """What an encoder thought of a batch, layer by layer.
+    """Hidden states of a batch, all layers or some.
 
-    layers: (batch, layer, token, width). Where all layers are kept, index 0 is the embedding output and the last is
-        the encoder's. A source may deliver fewer: only the last layer, only chosen ones, or only the [CLS] column
-        (token = 1). Heads that read the last layer therefore count from the end, those that read chosen ones ask for
-        them by `layer`, and [CLS] is token 0.
-    mask: (batch, token), True where there is a real token. Padding stands at the end of a row.
-    numbers: which layers these are; None: all of them.
+    layers: (batch, layer, token, width). With all layers, index 0 is the embedding output and -1 the encoder's output.
+        A source may deliver fewer: the last layer, chosen ones (read them with `layer`), or [CLS] alone (token = 1).
+    mask: (batch, token), True for real tokens. Padding is at the end of a row.
+    numbers: the layers' numbers; None: all of them.
     """
 
     layers: Tensor
@@ -34,7 +32,7 @@ class States:
             raise ValueError(f"mask {tuple(self.mask.shape)} {self.mask.dtype} does not fit {tuple(self.layers.shape)}")
 
     def detach(self) -> "States":
-        """The same states cut off from the backbone's graph, for heads that must not move it."""
+        """The same states without gradients to the backbone."""
         return States(self.layers.detach(), self.mask, self.numbers)
 
     def cls(self) -> "States":
@@ -42,15 +40,15 @@ class States:
         return States(self.layers[:, :, :1], self.mask[:, :1], self.numbers)
 
     def layer(self, number: int) -> Tensor:
-        """The states of one layer, (batch, token, width), whichever others are here; 0 is the embedding output."""
+        """The states of layer `number`, (batch, token, width); 0 is the embedding output."""
         known = self.numbers or range(self.layers.shape[1])
         if number not in known:
-            raise ValueError(f"layer {number} is not here, only {list(known)}: a head must declare what it reads")
+            raise ValueError(f"layer {number} is not among {list(known)}: a head must declare what it reads")
         return self.layers[:, known.index(number)]
 
 
 def numbered(reads: Reads, depth: int) -> tuple[int, ...]:
-    """The numbers of the layers that are read of an encoder with `depth` of them; UserError if it has not all."""
+    """The layer numbers in `reads`, for an encoder with `depth` layers; UserError if it lacks one."""
     if reads == "all":
         return tuple(range(depth))
     if reads == "last":
@@ -61,7 +59,7 @@ def numbered(reads: Reads, depth: int) -> tuple[int, ...]:
 
 
 def together(several: Iterable[Reads], depth: int) -> Reads:
-    """What is read by any of several; the last layer if there are none."""
+    """The union of several; the last layer if there are none."""
     found = tuple(sorted({number for reads in several for number in numbered(reads, depth)}))
     if len(found) == depth:
         return "all"

@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -34,25 +34,27 @@ SPARE = 1.05  # a store is started only if the disk has room for this many times
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
-    """Evaluations on a tuning set while heads train, `times` of them. Seconds: of one evaluation."""
+class Seconds:
+    """Time of reading a set once, by part of the work; infinite = impossible.
 
-    times: int = 0
-    windows: int = 0
-    encoder_seconds: float = 0.0
-    heads_seconds: float = 0.0
-    write_seconds: float = 0.0
-    check_seconds: float = 0.0
-    read_seconds: float = 0.0
+    heads: training them. evaluate: evaluating them. check: the first read of a store, with checksums.
+    """
+
+    encoder: float = 0.0
+    heads: float = 0.0
+    evaluate: float = 0.0
+    write: float = 0.0
+    check: float = 0.0
+    read: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Expected cost of training `heads` heads for `epochs` epochs.
+    """Expected cost of training `heads` heads for `epochs` epochs, with `looks` evaluations on `looked_at` windows.
 
-    bytes: of a store, by dtype; padded_bytes: of all windows as fp32, padded to the longest; both with the tuning set,
-    if there is one. Seconds: of one epoch; check: of the first read of a store. held_bytes: peak memory of this
-    process, with the largest batch measured; 0 = unknown. free_bytes: of the disk.
+    bytes: of a store, by dtype; padded_bytes: of all windows as fp32, padded to the longest; both with the evaluated
+    windows. held_bytes: peak memory of this process, with the largest batch measured; 0 = unknown. free_bytes: of the
+    disk.
     """
 
     windows: int
@@ -63,29 +65,25 @@ class Forecast:
     dtype: Dtype
     bytes: dict[str, int]
     padded_bytes: int
-    encoder_seconds: float
-    heads_seconds: float
-    write_seconds: float
-    check_seconds: float
-    read_seconds: float
+    epoch: Seconds
     held_bytes: int
     free_bytes: int
-    looks: Looks = Looks()
+    looks: int = 0
+    looked_at: int = 0
+    look: Seconds = Seconds()
 
     @property
     def live_seconds(self) -> float:
         """The encoder runs in every epoch and every evaluation."""
-        looks = self.looks.times * (self.looks.encoder_seconds + self.looks.heads_seconds)
-        return self.epochs * (self.encoder_seconds + self.heads_seconds) + looks
+        epoch, look = self.epoch, self.look
+        return self.epochs * (epoch.encoder + epoch.heads) + self.looks * (look.encoder + look.evaluate)
 
     @property
     def stored_seconds(self) -> float:
         """The encoder runs once; every epoch and every evaluation reads."""
-        looks = self.looks
-        once = self.encoder_seconds + self.write_seconds + self.check_seconds
-        once += looks.encoder_seconds + looks.write_seconds + looks.check_seconds
-        again = looks.times * (looks.read_seconds + looks.heads_seconds)
-        return once + self.epochs * (self.read_seconds + self.heads_seconds) + again
+        epoch, look = self.epoch, self.look
+        once = sum(one.encoder + one.write + one.check for one in (epoch, look))
+        return once + self.epochs * (epoch.read + epoch.heads) + self.looks * (look.read + look.evaluate)
 
     def choose(self) -> tuple[Literal["live", "stored"], str]:
         """The quicker way that the disk has room for, and the reason."""
@@ -103,8 +101,9 @@ class Forecast:
         """All fields, the totals and the choice; impossible seconds are None."""
         choice, why = self.choose()
         found = asdict(self) | {"live_seconds": self.live_seconds, "stored_seconds": self.stored_seconds}
-        found["looks"] = _without_infinity(found["looks"])
-        return {**_without_infinity(found), "choice": choice, "why": why}
+        for seconds in (found, found["epoch"], found["look"]):
+            seconds.update({key: None for key, value in seconds.items() if value == math.inf})
+        return {**found, "choice": choice, "why": why}
 
     def lines(self) -> list[str]:
         """The forecast in words."""
@@ -113,17 +112,17 @@ class Forecast:
             f"{readable(size)} as {name} (1/{self.padded_bytes / max(1, size):.1f})"
             for name, size in self.bytes.items()
         )
-        encoder, heads = _time(self.encoder_seconds), _time(self.heads_seconds)
+        epoch = f"encoder {_time(self.epoch.encoder)}, heads {_time(self.epoch.heads)}"
         work = f"{self.epochs:g} epochs of {self.heads} heads"
         choice, why = self.choose()
         padded, free = readable(self.padded_bytes), readable(self.free_bytes)
         memory = [f"memory: peak so far {readable(self.held_bytes)}"] if self.held_bytes else []
-        looks = [f"evaluations: {self.looks.windows:,} windows, {self.looks.times} times"] if self.looks.times else []
+        looks = [f"evaluations: {self.looked_at:,} windows, {self.looks} times"] if self.looks else []
         return [
             f"windows: {self.windows:,} of {mean:.0f} tokens, the longest {self.longest}; together {self.tokens:,}",
             *looks,
             f"store: {stores}; padded fp32 would be {padded}; {free} are free",
-            f"one epoch: encoder {encoder}, heads {heads}, reading {self.dtype} {_time(self.read_seconds)}",
+            f"one epoch: {epoch}, reading {self.dtype} {_time(self.epoch.read)}",
             f"{work}: live {_time(self.live_seconds)}, stored {_time(self.stored_seconds)}",
             *memory,
             f"choice: {choice}, for {why}",
@@ -164,12 +163,7 @@ def forecast(
     names: list[Dtype] = [selection.dtype, "fp16", "int8"]
     sizes: dict[str, int] = {name: sum(Layout(one, *shape, name).bytes for one in kept) for name in names}
     cached = sizes[selection.dtype] <= _memory() / 2  # else too large for the page cache: read as fast as written
-    training, *looking = [_seconds(probes, one.lengths, cached) for one in sets]
-    evaluating = Looks()
-    if looking:
-        heads_seconds = looking[0].pop("looks_seconds")
-        evaluating = Looks(looks, len(sets[1]), **(looking[0] | {"heads_seconds": heads_seconds}))
-    del training["looks_seconds"]
+    epoch, *look = [_seconds(probes, one.lengths, cached) for one in sets]
     return Forecast(
         windows=len(windows),
         tokens=int(windows.lengths.sum()),
@@ -179,10 +173,12 @@ def forecast(
         dtype=selection.dtype,
         bytes=sizes,
         padded_bytes=sum(padded_bytes(len(one), int(one.max(initial=0)), *shape) for one in kept),
-        **training,
+        epoch=epoch,
         held_bytes=_peak_memory(),
         free_bytes=shutil.disk_usage(disk).free,
-        looks=evaluating,
+        looks=looks if look else 0,
+        looked_at=len(sets[1]) if look else 0,
+        look=look[0] if look else Seconds(),
     )
 
 
@@ -198,56 +194,41 @@ class _Bench:
         self.heads = [copy.deepcopy(head).train() for head in heads]
         self.optimizers = [torch.optim.AdamW(head.parameters(), fused=True) for head in self.heads]
 
-    def measure(self, index: NDArray[np.int64]) -> tuple[float, dict[str, float]]:
-        """The mean length of the windows, and the seconds per token of each part of the work."""
-        states: list[States] = []
-        seconds = {
-            "encoder": _timed(lambda: states.append(self.feed(collate(self.windows, index, self.pad)))),
-            "heads": _timed(lambda: self._learn(states[0])),
-            "looks": _timed(lambda: self._evaluate(states[0])),
-            **self._store(index, states[0]),
-        }
+    def measure(self, index: NDArray[np.int64]) -> tuple[float, Seconds]:
+        """The mean length of the windows, and the seconds per token."""
         tokens = int(self.windows.lengths[index].sum())
-        return tokens / len(index), {part: found / tokens for part, found in seconds.items()}
-
-    def _learn(self, states: States) -> None:
+        clock = [CPU.clock()]
+        states = self.feed(collate(self.windows, index, self.pad))
+        clock.append(CPU.clock())
         for head, optimizer in zip(self.heads, self.optimizers):
             head.logits(states).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
+        clock.append(CPU.clock())
+        with torch.no_grad():
+            for head in self.heads:
+                head.logits(states)
+        clock.append(CPU.clock())
+        seconds = [*np.diff(clock).tolist(), *self._store(index, states)]
+        return tokens / len(index), Seconds(*(part / tokens for part in seconds))
 
-    @torch.no_grad()
-    def _evaluate(self, states: States) -> None:
-        for head in self.heads:
-            head.logits(states)
-
-    def _store(self, index: NDArray[np.int64], states: States) -> dict[str, float]:
+    def _store(self, index: NDArray[np.int64], states: States) -> list[float]:
+        """Seconds of writing, checking and reading."""
         rows = np.arange(len(index))
         _, layers, _, width = states.layers.shape
         layout = Layout(self.lengths[index], layers, width, self.dtype)
-        shards: list[OpenShard] = []
-
-        def write() -> None:
-            pieces = [(rows, encode(states.layers, self.dtype))]
-            shards.append(OpenShard(self.path, layout, write_shard(self.path, layout, pieces)))
-
+        clock = [CPU.clock()]
         try:
-            seconds = _timed(write)
+            checksum = write_shard(self.path, layout, [(rows, encode(states.layers, self.dtype))])
+            shard = OpenShard(self.path, layout, checksum)
         except UserError:  # the disk is full or read-only, or the states do not fit the format: only live is possible
-            return {"write": math.inf, "check": 0.0, "read": 0.0}
-        check = _timed(shards[0].verify)
-        out = torch.empty(states.layers.shape)
-        return {
-            "write": seconds,
-            "check": check,
-            "read": _timed(lambda: shards[0].read(rows, self.lengths[index], out, rows)),
-        }
-
-
-def _timed(work: Callable[[], None]) -> float:
-    began = CPU.clock()
-    work()
-    return CPU.clock() - began
+            return [math.inf, 0.0, 0.0]
+        clock.append(CPU.clock())
+        shard.verify()
+        clock.append(CPU.clock())
+        shard.read(rows, self.lengths[index], torch.empty(states.layers.shape), rows)
+        clock.append(CPU.clock())
+        return np.diff(clock).tolist()
 
 
 def _spread(lengths: NDArray[np.int64], batch_size: int, batch_tokens: int) -> list[NDArray[np.int64]]:
@@ -257,20 +238,15 @@ def _spread(lengths: NDArray[np.int64], batch_size: int, batch_tokens: int) -> l
     return [rising[0], falling[len(falling) // 2], falling[0]]
 
 
-def _seconds(probes: dict[float, dict[str, float]], lengths: NDArray[np.int64], cached: bool) -> dict[str, float]:
-    """{part of the work + "_seconds": seconds for windows of these lengths}, interpolated between measured lengths."""
+def _seconds(probes: dict[float, Seconds], lengths: NDArray[np.int64], cached: bool) -> Seconds:
+    """Seconds for windows of these lengths, interpolated between the measured lengths."""
     known = sorted(probes)
     found = {}
-    for part in probes[known[0]]:
-        per_token = [probes[length][part] for length in known]
+    for part in asdict(Seconds()):
+        per_token = [getattr(probes[length], part) for length in known]
         possible = math.inf not in per_token
-        total = float((lengths * np.interp(lengths, known, per_token)).sum()) if possible else math.inf
-        found[f"{part}_seconds"] = total
-    return found if cached else found | {"read_seconds": max(found["write_seconds"], found["read_seconds"])}
-
-
-def _without_infinity(table: dict[str, Any]) -> dict[str, Any]:
-    return {key: None if value == math.inf else value for key, value in table.items()}
+        found[part] = float((lengths * np.interp(lengths, known, per_token)).sum()) if possible else math.inf
+    return Seconds(**found) if cached else Seconds(**found | {"read": max(found["write"], found["read"])})
 
 
 def _memory() -> int:

@@ -23,6 +23,7 @@ from bertvision.files import fitting, read_json, write_json
 
 Dtype = Literal["fp32", "fp16", "int8"]
 Positions = Literal["all", "cls"]  # which tokens
+Encoded = tuple[Tensor, Tensor | None]  # values (B, L, S, H) in the store's dtype; scales (B, L, S) fp32, int8 only
 
 FORMAT = 1
 NAME = "manifest.json"
@@ -50,14 +51,6 @@ class Selection:
 EVERYTHING = Selection()
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """States as stored. values: (B, L, S, H) in the store's dtype. scales: (B, L, S) fp32, for int8 only."""
-
-    values: Tensor
-    scales: Tensor | None
-
-
 def encode(layers: Tensor, dtype: Dtype) -> Encoded:
     """Converts fp32 states (B, L, S, H) to the stored format.
 
@@ -75,7 +68,7 @@ def encode(layers: Tensor, dtype: Dtype) -> Encoded:
         if layers.isfinite().all():
             raise UserError("states: this encoder's states are too large for fp16; choose fp32 or int8")
         raise UserError("states: this encoder's states are not finite; it cannot be used as it is")
-    return Encoded(values, scales)
+    return values, scales
 
 
 def decode(values: Tensor, scales: Tensor | None, out: Tensor) -> None:
@@ -124,30 +117,29 @@ class Layout:
     def bytes(self) -> int:
         return self.checks_at + CHECK_BYTES * len(self.lengths)
 
-    def pieces(self, encoded: Encoded, row: int, window: int) -> list[tuple[int, NDArray[np.uint8]]]:
-        """[(byte position, bytes)] of one row of a batch, which is window number `window` of the shard."""
-        length, start = int(self.lengths[window]), int(self.starts[window])
-        found = [(self.values_at + start * self.value_bytes, encoded.values[row, :, :length])]
-        if encoded.scales is not None:
-            found.insert(0, (start * self.scale_bytes, encoded.scales[row, :, :length]))
-        return [(place, tensor.contiguous().view(-1).view(torch.uint8).numpy()) for place, tensor in found]
+    def places(self, window: int) -> list[slice]:
+        """The bytes of a window: its scales, if any, and its values."""
+        start, end = self.starts[window : window + 2].tolist()
+        at, size = self.values_at, self.value_bytes
+        values = slice(at + start * size, at + end * size)
+        return [slice(start * self.scale_bytes, end * self.scale_bytes), values] if self.scale_bytes else [values]
+
+    def pieces(self, encoded: Encoded, row: int, window: int) -> list[NDArray[np.uint8]]:
+        """The bytes for `places(window)` from one row of a batch."""
+        values, scales = encoded
+        length = int(self.lengths[window])
+        kept = [part[row, :, :length] for part in (scales, values) if part is not None]
+        return [part.contiguous().view(-1).view(torch.uint8).numpy() for part in kept]
 
     def stored(self, shard: Tensor, window: int) -> tuple[Tensor, Tensor | None]:
         """Values (L, length, H) and scales (L, length) of a window: views of the shard's bytes (uint8, mapped)."""
-        length, start = int(self.lengths[window]), int(self.starts[window])
-        place = self.values_at + start * self.value_bytes
-        values = shard[place : place + length * self.value_bytes].view(DTYPES[self.dtype])
-        scales = None
-        if self.scale_bytes:
-            place = start * self.scale_bytes
-            scales = shard[place : place + length * self.scale_bytes].view(torch.float32).view(self.layers, length)
-        return values.view(self.layers, length, self.width), scales
+        *first, last = [shard[place] for place in self.places(window)]
+        values = last.view(DTYPES[self.dtype]).view(self.layers, -1, self.width)
+        return values, first[0].view(torch.float32).view(self.layers, -1) if first else None
 
     def check(self, shard: Tensor, window: int) -> int:
         """crc32 of a window's bytes in a shard."""
-        values, scales = self.stored(shard, window)
-        parts = [values] if scales is None else [scales, values]
-        return checksum([part.reshape(-1).view(torch.uint8).numpy() for part in parts])
+        return checksum([shard[place].numpy() for place in self.places(window)])
 
 
 def checksum(parts: list[NDArray[np.uint8]]) -> int:
@@ -210,8 +202,7 @@ class Manifest:
 
     def written(self, number: int, checksum: str) -> "Manifest":
         """The same with the checksum of one shard filled in."""
-        shards = list(self.shards)
-        shards[number] = replace(shards[number], checksum=checksum)
+        shards = (replace(one, checksum=checksum) if n == number else one for n, one in enumerate(self.shards))
         return replace(self, shards=tuple(shards))
 
     def save(self, directory: Path) -> None:
@@ -236,13 +227,13 @@ class Manifest:
     def refuse_others(self, directory: Path, made_from: tuple[str, str, str]) -> None:
         """UserError unless the states were made from `made_from`, see `fingerprints`."""
         weights, tokenizer, ids = made_from
-        way_out = "delete it or choose another place, and write it anew"
-        if self.tokenizer != tokenizer:
-            raise UserError(f"{directory}: was written with another tokenizer; {way_out}")
-        if self.weights != weights:
-            raise UserError(f"{directory}: was written by an encoder with other weights; {way_out}")
-        if self.windows != ids:
-            raise UserError(f"{directory}: holds the states of other data, or of windows cut otherwise; {way_out}")
+        for same, problem in (
+            (self.tokenizer == tokenizer, "was written with another tokenizer"),
+            (self.weights == weights, "was written by an encoder with other weights"),
+            (self.windows == ids, "holds the states of other data, or of windows cut otherwise"),
+        ):
+            if not same:
+                raise UserError(f"{directory}: {problem}; delete it or choose another place, and write it anew")
 
 
 def fingerprints(backbone: Backbone, windows: Windows) -> tuple[str, str, str]:

@@ -22,7 +22,7 @@ from bertvision.backbone.states import Reads, States, numbered, spelt
 from bertvision.data.batches import Batch, by_length, collate
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
-from bertvision.files import FULL, NoRoom, claim, replacing
+from bertvision.files import NoRoom, claim, replacing
 from bertvision.states.layout import (
     EVERYTHING,
     NAME,
@@ -120,24 +120,20 @@ class OpenShard:
 
     def __init__(self, path: Path, layout: Layout, checksum: str, first: int = 0) -> None:
         self.path, self.layout, self.first = path, layout, first
-        self.data = self._map()
+        try:
+            size = path.stat().st_size
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror}); {AGAIN}") from None
+        if size != layout.bytes:
+            raise self._damaged(f"it has {size:,} bytes instead of {layout.bytes:,}")
+        # (bytes,) uint8. The map is private: nothing written to the tensor reaches the file.
+        self.data = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
         table = bytes(self.data[layout.checks_at :].numpy())
         if hashlib.sha256(table).hexdigest() != checksum:
             raise self._damaged("its checksums are not those of the manifest")
         self._checks = np.frombuffer(table, "<u4")  # (N,)
         self._checked = np.zeros(len(self._checks), bool)
         self._single = bool((layout.lengths == 1).all())
-
-    def _map(self) -> Tensor:
-        """The file's bytes, (bytes,) uint8. The map is private: nothing written to the tensor reaches the file."""
-        wanted = self.layout.bytes
-        try:
-            size = self.path.stat().st_size
-        except OSError as error:
-            raise UserError(f"{self.path}: cannot be read ({error.strerror}); {AGAIN}") from None
-        if size != wanted:
-            raise self._damaged(f"it has {size:,} bytes instead of {wanted:,}")
-        return torch.from_file(str(self.path), shared=False, size=wanted, dtype=torch.uint8)
 
     def _damaged(self, why: str) -> UserError:
         return UserError(f"{self.path}: damaged ({why}); {AGAIN}")
@@ -243,7 +239,10 @@ def write_store(
             advance(int(windows.lengths[shard.first : shard.end].sum()))
         else:
             todo.append((number, shard))
-    _refuse_small_disk(directory, sum(shard.bytes for _, shard in todo))
+    wanted, free = sum(shard.bytes for _, shard in todo), shutil.disk_usage(directory).free
+    if wanted > free:  # fails before hours of work, not after
+        room = f"{readable(wanted)} are still to be written and {readable(free)} are free"
+        raise NoRoom(f"{directory}: the disk is too full: {room}; make room and run the same command again")
 
     feed = live(backbone, selection.reads, selection.positions)
     plans = [shard_batches(windows.lengths, shard, batch_tokens) for _, shard in todo]
@@ -280,13 +279,13 @@ def write_shard(path: Path, layout: Layout, pieces: Iterable[tuple[NDArray[np.in
     """
     checks = np.zeros(len(layout.lengths), "<u4")
     with replacing(path) as scratch, scratch.open("r+b") as file:
-        _reserve(file.fileno(), layout.bytes)
+        file.truncate(layout.bytes)
         for index, encoded in pieces:
             for row, window in enumerate((index - first).tolist()):
                 parts = layout.pieces(encoded, row, window)
-                checks[window] = checksum([part for _, part in parts])
-                for place, part in parts:
-                    file.seek(place)
+                checks[window] = checksum(parts)
+                for place, part in zip(layout.places(window), parts):
+                    file.seek(place.start)
                     file.write(part.data)
         file.seek(layout.checks_at)
         file.write(checks.tobytes())
@@ -314,32 +313,11 @@ def _open(directory: Path, manifest: Manifest, shard: Shard, lengths: NDArray[np
 
 def _is_whole(directory: Path, manifest: Manifest, shard: Shard, lengths: NDArray[np.int64]) -> bool:
     """True if a shard exists and holds exactly what was written."""
-    if not shard.checksum:
-        return False
     try:
         _open(directory, manifest, shard, lengths).verify()
     except UserError:
         return False
     return True
-
-
-def _refuse_small_disk(directory: Path, wanted: int) -> None:
-    """Fails before hours of work, not after."""
-    free = shutil.disk_usage(directory).free
-    if wanted > free:
-        room = f"{readable(wanted)} are still to be written and {readable(free)} are free"
-        raise NoRoom(f"{directory}: the disk is too full: {room}; make room and run the same command again")
-
-
-def _reserve(descriptor: int, size: int) -> None:
-    """Allocates the disk space at once, where the system can: a full disk shows before the encoder's work."""
-    if not hasattr(os, "posix_fallocate") or not size:
-        return
-    try:
-        os.posix_fallocate(descriptor, 0, size)
-    except OSError as error:
-        if error.errno in FULL:  # others: this file system cannot reserve
-            raise
 
 
 def _ahead(compute: Callable[[Item], Result], items: Sequence[Item], depth: int) -> Generator[Result, None, None]:
