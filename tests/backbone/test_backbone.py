@@ -1,4 +1,4 @@
-"""The backbone: its states are the encoder's own, of every family, and neither padding nor company changes them."""
+"""The states are the encoder's own, of every family; padding, other rows and slices change nothing."""
 
 import json
 import subprocess
@@ -10,12 +10,16 @@ import torch
 from transformers import AutoModel
 
 from bertvision import Backbone
+from bertvision.backbone import backbone as module
+from bertvision.backbone import loading
 from bertvision.data.batches import Batch, collate
 from bertvision.data.squad import Record
 from bertvision.data.windows import make_windows
 from bertvision.errors import UserError
 from encoders import FAMILIES, save_tiny
 from real import minilm
+from runs import ROWS
+from runs import batch_of as batch_of_rows
 
 PAIRS = [
     ("who was born in the old city?", "the king was born in the great city of the north."),
@@ -76,30 +80,11 @@ def test_states_are_the_hidden_states_of_transformers(backbone, windows, directo
     reference = AutoModel.from_pretrained(directory).eval()(**inputs, output_hidden_states=True)
     assert torch.equal(states.layers, torch.stack(reference.hidden_states, dim=1))
     assert torch.equal(states.layers[:, -1], reference.last_hidden_state)
+    assert torch.equal(backbone(batch, "last").layers, states.layers[:, -1:])
 
 
 @torch.no_grad()
-def test_layer_0_is_the_embedding_output(backbone, windows):
-    seen = []
-    modules = dict(backbone.model.named_modules())
-    widening = ("embeddings_project", "encoder.embedding_hidden_mapping_in")  # ELECTRA and ALBERT embed more narrowly
-    last = next((modules[name] for name in widening if name in modules), modules["embeddings"])
-    hook = last.register_forward_hook(lambda module, inputs, output: seen.append(output))
-    states = backbone(collate(windows, np.array([0]), backbone.pad))
-    hook.remove()
-    assert torch.equal(states.layers[:, 0], seen[0])
-
-
-@torch.no_grad()
-def test_reading_the_last_layer_gives_the_last_layer(backbone, windows):
-    batch = collate(windows, np.arange(3), backbone.pad)
-    last = backbone(batch, "last")
-    assert last.layers.shape == (3, 1, batch.ids.shape[1], backbone.width)
-    assert torch.equal(last.layers[:, 0], backbone(batch).layers[:, -1])
-
-
-@torch.no_grad()
-def test_padding_and_company_change_nothing(backbone, windows):
+def test_padding_and_other_rows_change_nothing(backbone, windows):
     together = backbone(collate(windows, np.arange(3), backbone.pad)).layers
     for row, length in enumerate(windows.lengths):
         alone = backbone(collate(windows, np.array([row]), backbone.pad)).layers[0]
@@ -132,7 +117,26 @@ def test_gradients_reach_the_embeddings(backbone, windows):
     backbone.zero_grad(set_to_none=True)
 
 
-def test_an_encoder_with_all_positions_behind_the_padding(tmp_path):
+@pytest.mark.parametrize("reads", ["all", "last", (0, 2)])
+@torch.no_grad()
+def test_slices_give_the_states_of_the_whole(backbone, reads, monkeypatch):
+    batch = batch_of_rows(backbone)
+    whole = backbone(batch, reads)
+    monkeypatch.setattr(module, "SLICE", 20)
+    sliced = backbone(batch, reads)
+    assert torch.equal(sliced.mask, batch.mask)
+    assert bool(sliced.layers.isfinite().all())  # padding too: heads multiply it by zero
+    for row, length in enumerate(ROWS):
+        torch.testing.assert_close(sliced.layers[row, :, :length], whole.layers[row, :, :length], atol=2e-6, rtol=1e-5)
+
+
+def test_training_sees_the_batch_as_one(backbone, monkeypatch):
+    monkeypatch.setattr(module, "SLICE", 20)
+    monkeypatch.setattr(backbone, "_in_slices", None)  # to call it would fail
+    assert backbone(batch_of_rows(backbone)).layers.requires_grad
+
+
+def test_an_encoder_with_all_positions_after_the_padding(tmp_path):
     found = Backbone.load(str(save_tiny(tmp_path, "roberta", max_position_embeddings=130)))
     assert found.longest == 128
 
@@ -178,6 +182,19 @@ def test_the_fingerprint_is_that_of_weights_and_tokenizer(tmp_path):
     assert one.fingerprint != before
     same.tokenizer.add_tokens(["neologism"])
     assert same.fingerprint != before
+
+
+def test_facts_of_an_untuned_encoder_are_known_without_loading_it_again(tmp_path, monkeypatch):
+    name = str(save_tiny(tmp_path, "bert"))
+    found, loaded = module.untuned(name), Backbone.load(name)
+    assert found.fingerprint == loaded.fingerprint
+    assert (found.layers, found.width, found.longest) == (loaded.layers, loaded.width, loaded.longest)
+    assert found.tokenizer.to_str() == loading.tokenizer_of(name).to_str() == loaded.tokenizer.to_str()
+    monkeypatch.setattr(module, "load_model", None)  # to call it would fail
+    assert module.untuned(name) is found
+    monkeypatch.undo()
+    save_tiny(tmp_path, "bert", seed=1)
+    assert module.untuned(name).fingerprint == Backbone.load(name).fingerprint != found.fingerprint
 
 
 def test_a_pooler_that_is_not_in_the_file_is_made_the_same_every_time(tmp_path):
