@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from bertvision.backbone.backbone import Backbone
 from bertvision.data.batches import by_length
 from bertvision.data.windows import Windows
-from bertvision.evaluate.spans import SpanCollector
 from bertvision.recipe import EvaluateRecipe
 from bertvision.tasks import Dataset
+from bertvision.tasks.decode import SpanCollector
 from side_by_side import Finding, Race, main, squad
 
 OPTIONS = EvaluateRecipe()

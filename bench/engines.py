@@ -22,12 +22,12 @@ from bertvision.data.sources import load_articles
 from bertvision.data.squad import records
 from bertvision.errors import UserError
 from bertvision.evaluate.bootstrap import resample_counts
-from bertvision.evaluate.spans import SpanPredictions
 from bertvision.evaluate.squad import answerable, question_scores
 from bertvision.evaluate.threshold import choose_threshold
 from bertvision.serve.export import export
 from bertvision.serve.reader import Reader
 from bertvision.serve.spans import span_collector
+from bertvision.tasks.decode import SpanPredictions
 from side_by_side import Race
 
 ASKED = 64  # questions in a round of the race

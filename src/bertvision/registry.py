@@ -81,7 +81,7 @@ TASKS = Registry(
     {
         "spans": "bertvision.tasks.spans:Spans",
         "labels": "bertvision.tasks.labels:Labels",
-        "score": "bertvision.tasks.score:Score",
+        "score": "bertvision.tasks.scores:Score",
     },
 )
 SOURCES = Registry("source")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bertvision.data.sources import load_articles
-from bertvision.evaluate.spans import SpanPredictions
+from bertvision.tasks.decode import SpanPredictions
 from readers import tiny_reader
 
 

@@ -1,19 +1,22 @@
-"""Labels and scores as tasks: their sets, losses, ensembles; answerability from questions."""
+"""Labels: their sets, predictions, scores and analysis; answerability from questions."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
 import torch
 
-from bertvision.data.batches import collate
+from bertvision.data.tables import Example
+from bertvision.data.windows import Windows
 from bertvision.errors import UserError
-from bertvision.evaluate.labels import LabelPredictions
 from bertvision.recipe import DataRecipe, EvaluateRecipe
-from bertvision.tasks import Labels, Score, Spans
+from bertvision.tasks import Dataset, Labels, Score, Spans
+from bertvision.tasks.base import Said
+from bertvision.tasks.labels import LabelCollector, LabelPredictions
 from encoders import tiny_tokenizer
 from real import DATA
-from tables import labelled, scored, text_recipe
+from tables import labelled, text_recipe
 
 needs_glue = pytest.mark.skipif(not (DATA / "glue").is_dir(), reason="needs the official GLUE files (BERTVISION_DATA)")
 
@@ -29,11 +32,6 @@ def tokenizer():
 @pytest.fixture
 def own(tmp_path) -> DataRecipe:
     return text_recipe(labelled(tmp_path / "train.csv", 50), labelled(tmp_path / "test.csv", 20, 1)).data
-
-
-@pytest.fixture
-def numbers(tmp_path) -> DataRecipe:
-    return text_recipe(scored(tmp_path / "a.jsonl", 40), scored(tmp_path / "b.jsonl", 12, 1), "score").data
 
 
 def test_sets_of_a_table(own, tokenizer):
@@ -71,14 +69,12 @@ def test_the_order_of_labels_can_be_given(own, tokenizer):
         Labels().load(dataclasses.replace(own, labels=("south", "west")), tokenizer, 0)
 
 
-def test_which_metric_decides_can_be_given(own, numbers, tokenizer):
+def test_which_metric_decides_can_be_given(own, tokenizer):
     task = Labels()
     task.load(dataclasses.replace(own, metric="f1"), tokenizer, 0)
     assert task.metrics == ("matthews", "accuracy", "f1")
     with pytest.raises(UserError, match=r"data\.metric: glue:RTE/train has its own, accuracy decides"):
         Labels().settle(DataRecipe("glue:RTE/train", "", "glue:RTE/dev", metric="f1"), {})
-    with pytest.raises(UserError, match=r"data\.metric: is for labels; of scores, spearman decides"):
-        Score().settle(dataclasses.replace(numbers, metric="f1"), {})
 
 
 def test_facts_are_enough_without_the_training_data(own, tokenizer, tmp_path):
@@ -130,53 +126,6 @@ def test_f1_is_that_of_the_questions_without_answer(tokenizer):
     assert "always says 'unanswerable'" in scores["note"]
 
 
-@pytest.mark.parametrize(
-    ("how", "joined"),
-    [
-        ("max", lambda p: p.amax(dim=0)),
-        ("mean", lambda p: p.mean(dim=0)),
-        ("product", lambda p: p.log().mean(dim=0).exp()),
-    ],
-)
-def test_ensembles_of_labels(how, joined, own, tokenizer):
-    task = Labels()
-    batch = collate(task.load(own, tokenizer, 0)["test"].windows, np.arange(4))
-    members = [torch.randn(4, 2, generator=torch.Generator().manual_seed(n)) for n in range(3)]
-    shares = torch.stack([each.softmax(dim=1) for each in members])
-    torch.testing.assert_close(task.blend(members, batch.mask, how).exp(), joined(shares))
-    assert float(task.loss(torch.tensor([[0.0, 50.0]] * 4), batch)) == pytest.approx(
-        50 * float((batch.targets == 0).float().mean()), abs=1e-4
-    )
-
-
-def test_scores_are_learnt_between_minus_one_and_one(numbers, tokenizer):
-    task = Score()
-    sets = task.load(numbers, tokenizer, 0)
-    assert task.facts() == {"scale": [10.0, 20.0]}
-    assert sets["train"].windows.targets.dtype == np.float32
-    assert (sets["train"].windows.targets.min(), sets["train"].windows.targets.max()) == (-1.0, 1.0)
-    assert len(set(sets["tune"].gold)) >= 4  # split off over the whole range
-    batch = collate(sets["test"].windows, np.arange(12))
-    right = batch.targets[:, None]
-    assert float(task.loss(right + 0.5, batch)) == pytest.approx(0.25)
-    torch.testing.assert_close(task.blend([right, right + 2], batch.mask, "max"), right + 1)
-    collector = task.collector(sets["test"], EvaluateRecipe())
-    collector.add(np.arange(12), right)
-    found = collector.finish()
-    assert found.numbers == pytest.approx(sets["test"].gold)
-    assert task.scores(found, sets["test"], 0.0)["spearman"] == pytest.approx(100.0)
-    again = Score()
-    again.settle(numbers, task.facts())
-    assert again.scale == task.scale
-
-
-def test_scores_that_are_all_the_same(tmp_path, tokenizer):
-    path = tmp_path / "a.csv"
-    path.write_text("text,y\na,1\nb,1\n")
-    with pytest.raises(UserError, match=r"a\.csv: every score is 1; there is nothing to learn"):
-        Score().load(DataRecipe(str(path), str(path), str(path), text=("text",), label="y"), tokenizer, 0)
-
-
 def test_a_limit_keeps_the_share_of_every_label(tmp_path, tokenizer):
     path = tmp_path / "rare.csv"
     kinds = ["c" if n % 100 == 7 else "b" if n % 10 == 3 else "a" for n in range(1000)]
@@ -194,7 +143,7 @@ def test_a_tune_set_of_one_label_is_noted(own, tokenizer):
     data = dataclasses.replace(own, limit=5)
     assert Labels().load(own, tokenizer, 0)["tune"].notes == ()
     (note,) = Labels().load(data, tokenizer, 0)["tune"].notes
-    assert note.startswith(f"{own.train}, 1 of its examples: all are 'north', so that little can be chosen")
+    assert note.startswith(f"{own.train}, 1 of its examples: all are 'north', so little can be chosen")
 
 
 RTE = "glue:RTE/train"
@@ -219,15 +168,6 @@ def test_sets_that_cannot_be_used_are_refused_before_anything_is_read(data, says
         Labels().settle(DataRecipe(**data), {})
 
 
-def test_scores_cannot_be_used_on_labels(numbers, tokenizer):
-    with pytest.raises(UserError, match=r"data\.test: glue:STS-B/test: comes without labels"):
-        Score().settle(DataRecipe("glue:STS-B/train", "", "glue:STS-B/test"), {})
-    task = Score()
-    task.load(numbers, tokenizer, 0)
-    with pytest.raises(UserError, match=r"^glue:CoLA/dev: has 0, 1, and .*a\.jsonl has scores"):
-        task.dataset("glue:CoLA/dev", tokenizer, numbers)
-
-
 def test_tasks_and_sources_that_do_not_fit():
     with pytest.raises(UserError, match='STS-B has scores; use task = "score"'):
         Labels().settle(DataRecipe(train="glue:STS-B/train"), {})
@@ -250,13 +190,6 @@ def test_a_set_without_labels_cannot_be_scored(tmp_path, tokenizer):
         task.scores(found, test, 0.0)
 
 
-def test_data_of_another_kind(own, tokenizer):
-    task = Labels()
-    task.load(own, tokenizer, 0)
-    with pytest.raises(UserError, match="sample:test:5: is not of the kind"):
-        task.dataset("sample:test:5", tokenizer, own)
-
-
 @needs_glue
 @pytest.mark.parametrize("name", ["CoLA", "STS-B", "WNLI"])
 def test_real_sets_are_split_and_cut(name, tokenizer):
@@ -270,3 +203,80 @@ def test_real_sets_are_split_and_cut(name, tokenizer):
     whole = task.dataset(data.train, tokenizer, data).gold
     for split, one in (("train", 1 / 200), ("tune", 1 / 20)):  # as all of it, but for one example
         assert abs(sets[split].gold.mean() - whole.mean()) <= one * np.ptp(whole)
+
+
+def windows_of(example: list[int]) -> Windows:
+    none = np.zeros(len(example), np.int64)
+    starts = np.arange(len(example) + 1)
+    return Windows(none, none, starts, np.array(example), none, none, none, np.zeros((0, 2), np.int32), none)
+
+
+def test_windows_in_any_order_and_the_one_likeliest_to_answer_counts():
+    logits = torch.tensor([[-3.0, 3], [2, 0], [-1, 1], [-2, 2], [-4, 4]])
+    collector = LabelCollector(["a", "b"], windows_of([0, 0, 0, 1, 1]), ("yes", "no"))
+    for part in ([3, 0], [4, 2, 1]):
+        collector.add(np.array(part), logits[part])
+    found = collector.finish()
+    assert found.values() == ["yes", "no"]
+    assert found.probabilities == pytest.approx(logits[[1, 3]].double().softmax(dim=1).numpy())
+    again = LabelPredictions.from_json(json.loads(json.dumps(found.to_json())))
+    assert (again.ids, again.labels, again.values()) == (found.ids, found.labels, found.values())
+    assert again.probabilities == pytest.approx(found.probabilities, abs=1e-6)
+    with pytest.raises(UserError, match=r"x\.json: not a predictions file"):
+        LabelPredictions.from_json({"a": {"answer": ""}}, "x.json")
+
+
+IDS = ["t0", "t1", "t2", "t3"]
+
+
+def four(gold: list[int]) -> Dataset:
+    return Dataset("four", [], [Example(key, (f"text {key}",), None, "file", 1) for key in IDS], None, np.array(gold))
+
+
+def said(*second: float) -> LabelPredictions:
+    """second: the probability of the label `yes` for each text."""
+    return LabelPredictions(IDS, ("no", "yes"), np.array([[1 - p, p] for p in second]))
+
+
+BACKBONE = said(0.1, 0.9, 0.9, 0.2)  # right, wrong, right, wrong where gold is 0, 0, 1, 1
+HEAD = said(0.4, 0.8, 0.3, 0.6)  # right, wrong, wrong, right
+
+
+def test_scores_and_points_say_the_same():
+    task, data = Labels(("no", "yes")), four([0, 0, 1, 1])
+    scores, points = task.scores(BACKBONE, data, 0.0), task.points(BACKBONE, data, 0.0)
+    again = {name: metric(points.values) for name, metric in points.metrics.items()}
+    assert again == {name: scores[name] for name in task.metrics}
+    assert scores["total"] == 4 and "note" not in scores
+    assert points.metrics["accuracy"](points.values[[0, 2, 2]]) == 100.0
+    constant = task.scores(said(0.1, 0.2, 0.3, 0.1), four([0, 0, 0, 1]), 0.0)
+    assert (constant["accuracy"], constant["f1"], constant["matthews"]) == (75.0, 0.0, 0.0)
+    assert constant["note"] == "always says 'no', which is right for 75.0%"
+    assert "every example is 'yes'" in task.scores(BACKBONE, four([1, 1, 1, 1]), 0.0)["note"]
+
+
+def test_analysis_by_hand():
+    members = {"backbone": Said(BACKBONE, 0.0, True), "head": Said(HEAD, 0.0, True), "both": Said(HEAD, 0.0, False)}
+    found = Labels(("no", "yes")).analyse(four([0, 0, 1, 1]), members)
+    told = found["members"]["backbone"]
+    assert told["accuracy"] == 50.0
+    assert told["confusion"] == {"labels": ["no", "yes"], "matrix": [[1, 1], [1, 1]]}
+    assert told["auroc"] == pytest.approx((1 + 1 + 0.5 + 0) / 4)
+    assert [point["questions"] for point in told["reliability"]] == [1, 3]  # 0.8 once, 0.9 three times
+    assert told["calibration_error"] == pytest.approx((0.8 + 3 * (0.9 - 2 / 3)) / 4)
+    assert found["agreement"] == {"members": ["backbone", "head"], "matrix": [[1.0, 0.5], [0.5, 1.0]]}
+    errors = {entry["id"]: entry for entry in found["errors"]}
+    assert {key: entry["why"] for key, entry in errors.items()} == {
+        "t1": "all members are wrong, and sure",
+        "t2": "only backbone is right",
+        "t3": "only head is right",
+    }
+    assert errors["t2"]["question"] == "text t2" and errors["t2"]["context"] == ""
+    assert errors["t2"]["gold"] == ["yes"] and errors["t2"]["answers"] == {"backbone": "yes", "head": "no"}
+
+
+def test_more_than_two_labels_have_no_auroc():
+    three = LabelPredictions(IDS, ("a", "b", "c"), np.eye(3)[[0, 1, 2, 2]])
+    found = Labels(("a", "b", "c")).analyse(four([0, 1, 2, 0]), {"x": Said(three, 0.0, True)})["members"]["x"]
+    assert found["confusion"]["matrix"] == [[1, 0, 1], [0, 1, 0], [0, 0, 1]]
+    assert "auroc" not in found

@@ -11,10 +11,10 @@ from bertvision.data.batches import Batch, collate
 from bertvision.data.sources import is_synthetic
 from bertvision.data.squad import records
 from bertvision.errors import UserError
-from bertvision.evaluate.spans import SpanPredictions
 from bertvision.evaluate.squad import score
 from bertvision.recipe import DataRecipe, EvaluateRecipe
 from bertvision.tasks import TASKS, Dataset, Spans
+from bertvision.tasks.decode import SpanPredictions
 from encoders import tiny_tokenizer
 
 

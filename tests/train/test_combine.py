@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from bertvision.cli import app
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import HOWS
-from bertvision.evaluate.spans import SpanPredictions
+from bertvision.tasks.decode import SpanPredictions
 from bertvision.train.combine import Committee, Sitter, ensemble_run, padded
 from bertvision.train.stored import Cell, data_of, open_run
 from finished import copy_of, finished_run, finished_texts

@@ -3,8 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from bertvision.evaluate.bootstrap import Mean
-from bertvision.evaluate.points import Points
+from bertvision.evaluate.bootstrap import Mean, Points
 from bertvision.train.compare import compare, join_comparisons, write_comparisons
 from bertvision.train.stored import open_run
 from finished import EPOCHS, SEEDS, copy_of, finished_run, finished_texts

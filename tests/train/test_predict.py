@@ -11,11 +11,11 @@ import torch
 from bertvision.backbone.backbone import Backbone
 from bertvision.data.batches import collate
 from bertvision.errors import UserError
-from bertvision.evaluate.spans import SpanCollector
 from bertvision.heads.last import Last
 from bertvision.heads.pool import Pool
 from bertvision.recipe import EvaluateRecipe
 from bertvision.tasks import TASKS
+from bertvision.tasks.decode import SpanCollector
 from bertvision.train.bank import HeadBank
 from bertvision.train.predict import Joined, Pass, predict
 from bertvision.train.progress import Journal

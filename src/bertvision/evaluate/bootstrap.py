@@ -1,15 +1,21 @@
 """More than luck of the questions? The paired bootstrap gives a difference between members its interval."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.evaluate.points import Points
-
 Values = NDArray[np.float64]
 CELLS = 4_000_000  # counts held at a time: draws x questions
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Numbers of each example, (Q, k), from which every metric (in percent) can be computed for any choice of rows."""
+
+    values: Values
+    metrics: Mapping[str, Callable[[Values], float]]
 
 
 @dataclass(frozen=True, slots=True)

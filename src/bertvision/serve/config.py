@@ -8,8 +8,8 @@ from typing import Any
 
 from bertvision import __version__
 from bertvision.errors import UserError, nearest
-from bertvision.evaluate.decode import RULES
 from bertvision.evaluate.ensemble import HOWS, How
+from bertvision.tasks.decode import RULES
 
 FORMAT = 1
 KINDS = ("spans", "labels", "score")

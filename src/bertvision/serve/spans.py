@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from bertvision.data.squad import Record
 from bertvision.data.windows import Windows
-from bertvision.evaluate.spans import SpanCollector, SpanPredictions
 from bertvision.serve.asked import Options
 from bertvision.serve.config import TaskConfig
+from bertvision.tasks.decode import SpanCollector, SpanPredictions
 
 SURROGATES = re.compile("[\ud800-\udfff]")  # halves of characters: Python can hold them, tokenizers cannot
 # Scripts in which words stand together, or with their particles: Thai to Khmer, Japanese, Chinese, Korean.

@@ -7,10 +7,10 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from bertvision.data.windows import Windows, make_text_windows, make_windows
-from bertvision.evaluate.labels import LabelCollector, LabelPredictions
-from bertvision.evaluate.scores import Scale, ScoreCollector, ScorePredictions
 from bertvision.serve.config import TaskConfig
 from bertvision.serve.spans import SURROGATES, as_records
+from bertvision.tasks.labels import LabelCollector, LabelPredictions
+from bertvision.tasks.scores import Scale, ScoreCollector, ScorePredictions
 
 
 def cut_texts(tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]], config: TaskConfig) -> Windows:

@@ -3,7 +3,7 @@
 from bertvision.registry import TASKS
 from bertvision.tasks.base import Collector, Dataset, Task
 from bertvision.tasks.labels import Labels
-from bertvision.tasks.score import Score
+from bertvision.tasks.scores import Score
 from bertvision.tasks.spans import Spans
 
 __all__ = ["TASKS", "Collector", "Dataset", "Labels", "Score", "Spans", "Task"]

@@ -1,6 +1,6 @@
-"""What the rest of the program knows about a task, and the data sets it hands out."""
+"""The interface of a task, the data sets it hands out, and what the analyses of all tasks share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -12,17 +12,17 @@ from torch import Tensor
 from bertvision.data.batches import Batch
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
-from bertvision.evaluate.ensemble import How
-from bertvision.evaluate.points import Points
+from bertvision.evaluate.bootstrap import Points
+from bertvision.evaluate.ensemble import How, combine
 from bertvision.heads import Reduce
 from bertvision.recipe import DataRecipe, EvaluateRecipe
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """One set of questions or texts, ready for the encoder. source says where it came from, for people.
+    """One set of questions or texts, ready for the encoder. source: where it came from, for people.
 
-    records: Q of `data.squad.Record` or `data.tables.Example`. articles: what questions were read from, else none.
+    records: Q questions, texts or sentences, each with an `id`. articles: what questions were read from, else none.
     gold: (Q,) numbers of labels or scores, where the task has them: -1 or NaN where an example has none.
     notes: what is worth knowing about it, a sentence each.
     """
@@ -37,7 +37,7 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a member said about a set, the threshold it is judged at, and whether it is one head and no ensemble."""
+    """Predictions of a member, the threshold they are judged at, and whether it is one head and no ensemble."""
 
     predictions: Any
     threshold: float
@@ -53,7 +53,7 @@ class Collector(Protocol):
 
 
 class Task(Protocol):
-    """All that the rest of the program knows about a task.
+    """All that the rest of the program knows about a task. `TaskBase` has defaults for most of it.
 
     outputs: logits per position. metrics: percentages, the last one decides. outputs and metrics are right once the
     task is settled or has loaded its data.
@@ -72,7 +72,7 @@ class Task(Protocol):
     def outputs(self) -> int: ...
 
     def settle(self, data: DataRecipe, facts: Mapping[str, Any]) -> None:
-        """Takes from a recipe, and from the facts of an earlier `load`, what there is to know without the data."""
+        """Takes from a recipe, and from the facts of an earlier `load`, what is known without reading the data."""
 
     def facts(self) -> dict[str, Any]:
         """What was learnt from the training data and is needed without them, as JSON."""
@@ -116,16 +116,27 @@ class Task(Protocol):
         """How stored log-probabilities are combined where `how` is asked for."""
 
     def constant(self, dataset: Dataset) -> dict[str, Any]:
-        """What nothing learnt would score: {"says": the best constant answer, metric: score}; {} where none makes
-        sense."""
+        """The score without any learning: {"says": the best constant answer, metric: score}; {} where there is none."""
 
 
-class OneWindow:
-    """What labels and scores have in common: one prediction per window, no threshold."""
+class TaskBase:
+    """What most tasks share: one prediction per window from [CLS], no threshold, no constant answer."""
 
     per_token: ClassVar[bool] = False
     reduce: ClassVar[Reduce] = "first"
     positions_compete: ClassVar[bool] = False
+
+    def settle(self, data: DataRecipe, facts: Mapping[str, Any]) -> None:
+        pass
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    def log_probabilities(self, logits: Tensor, mask: Tensor) -> Tensor:
+        return logits.float().log_softmax(dim=-1)
+
+    def blend(self, logits: Sequence[Tensor], mask: Tensor, how: How = "max") -> Tensor:
+        return combine(((self.log_probabilities(each, mask), 1.0) for each in logits), how)
 
     def choose(self, predictions: Any, dataset: Dataset) -> float:
         return 0.0
@@ -151,3 +162,70 @@ def gold_of(dataset: Dataset) -> NDArray:
     if gold is None or not len(gold) or bool(np.any(gold == -1 if gold.dtype.kind == "i" else np.isnan(gold))):
         raise UserError(f"{dataset.source}: comes without labels and cannot be scored; `--predictions` predicts it")
     return gold
+
+
+def predictions_error(where: str, error: Exception) -> UserError:
+    """The error for a file of predictions that cannot be read."""
+    return UserError(f"{where}: not a predictions file of this program ({error!r})")
+
+
+def agreement(members: Mapping[str, Any], alike: Callable[[Any, Any], float]) -> dict[str, Any]:
+    """{"members": names, "matrix": how much two members agree}"""
+    return {"members": list(members), "matrix": [[alike(a, b) for b in members.values()] for a in members.values()]}
+
+
+def same_share(one: NDArray, other: NDArray) -> float:
+    """The share of examples on which two members say the same."""
+    return float(np.mean(one == other))
+
+
+# A sort of mistake: why, which examples (Q,), how telling each of them is (Q,). `{right}` and `{wrong}` in the reason
+# stand for a member that is.
+Sort = tuple[str, NDArray[np.bool_], NDArray[np.float64]]
+
+
+def disputes(right: NDArray[np.bool_], sure: NDArray[np.float64]) -> list[Sort]:
+    """The sorts of mistake that not all members make. right: (M, Q). sure: (Q,) how sure members are."""
+    members, count = len(right), right.sum(axis=0)
+    sorts: list[Sort] = [("only {right} is right", count == 1, sure)] if members > 1 else []
+    if members > 2:
+        split = (count > 0) & (count < members)
+        sorts.append(("only {wrong} is wrong", count == members - 1, sure))
+        sorts.append(("members disagree: about half of them are right", split, -np.abs(count - members / 2)))
+    return sorts
+
+
+def take_turns(sorts: Sequence[Sort], most: int = 50) -> Iterable[tuple[int, str]]:
+    """(example, why), one of each sort in turn, the most telling first; an example is taken once."""
+    queues = []
+    for why, members, telling in sorts:
+        rows = np.flatnonzero(members)
+        queues.append((why, iter(rows[np.argsort(-telling[rows], kind="stable")].tolist())))
+    taken: dict[int, str] = {}
+    while queues and len(taken) < most:
+        left = []
+        for why, rows in queues:
+            row = next((row for row in rows if row not in taken), None)
+            if row is not None and len(taken) < most:
+                taken[row] = why
+                left.append((why, rows))
+        queues = left
+    return list(taken.items())
+
+
+def error_rows(
+    sorts: Sequence[Sort], names: Sequence[str], right: NDArray[np.bool_], entry: Callable[[int], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The examples of `take_turns`, each `entry(row)` with the reason `why`. right: (M, Q), by the members `names`."""
+    found = []
+    for row, why in take_turns(sorts):
+        some = {"right": names[int(right[:, row].argmax())], "wrong": names[int(right[:, row].argmin())]}
+        found.append(entry(row) | {"why": why.format(**some)})
+    return found
+
+
+def text_entry(record: Any, gold: list[str], answers: dict[str, str]) -> dict[str, Any]:
+    """An entry of `errors`; of a text or a pair, the first stands in the place of the question."""
+    texts = getattr(record, "texts", None) or (record.question, record.context)
+    question, context = (*texts, "")[:2]
+    return {"id": record.id, "question": question, "context": context, "gold": gold, "answers": answers}

@@ -1,12 +1,14 @@
 """`labels`: classes of texts or pairs; of questions on paragraphs, whether they can be answered."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from bertvision.data.batches import Batch
 from bertvision.data.sources import is_text, load_articles
@@ -20,20 +22,32 @@ from bertvision.data.splits import (
     read_examples,
 )
 from bertvision.data.tables import found_labels, label_numbers
-from bertvision.data.windows import make_text_windows
+from bertvision.data.windows import Windows, make_text_windows
 from bertvision.errors import UserError
-from bertvision.evaluate.ensemble import How, combine
-from bertvision.evaluate.labels import LabelCollector, LabelPredictions, label_points, label_scores
-from bertvision.evaluate.points import Points
-from bertvision.evaluate.text_analysis import describe_labels, label_agreement, label_mistakes
+from bertvision.evaluate import metrics
+from bertvision.evaluate.bootstrap import Mean, Points
+from bertvision.evaluate.calibration import auroc, calibration_error, reliability
 from bertvision.recipe import DataRecipe, EvaluateRecipe
-from bertvision.tasks.base import Dataset, OneWindow, Said, gold_of, single
+from bertvision.tasks.base import (
+    Dataset,
+    Said,
+    Sort,
+    TaskBase,
+    agreement,
+    disputes,
+    error_rows,
+    gold_of,
+    predictions_error,
+    same_share,
+    single,
+    text_entry,
+)
 from bertvision.tasks.spans import Spans
 
 ANSWERABILITY = ("answerable", "unanswerable")
 
 
-class Labels(OneWindow):
+class Labels(TaskBase):
     """Classes of texts or pairs; of questions on paragraphs, whether they can be answered: one logit per label."""
 
     name: ClassVar[str] = "labels"
@@ -74,16 +88,12 @@ class Labels(OneWindow):
         train = read_examples(data.train, data)
         self.labels = self.labels or found_labels(train.examples)
         sets = example_sets(data, train, label_numbers(train.examples, self.labels), seed)
-        sets["tune"] = self._looked_at(sets["tune"])
-        return {split: self._texts(each, tokenizer, data) for split, each in sets.items()}
-
-    def _looked_at(self, tune: Examples) -> Examples:
-        """The tune set, with a note if nothing can be told apart on it."""
+        tune = sets["tune"]
         found = {example.target for example in tune.examples}
-        if len(found) > 1:
-            return tune
-        note = f"{tune.source}: all are {found.pop()!r}, so that little can be chosen on them; take more for data.tune"
-        return tune._replace(notes=(*tune.notes, note))
+        if len(found) == 1:
+            note = f"{tune.source}: all are {found.pop()!r}, so little can be chosen on them; take more for data.tune"
+            sets["tune"] = tune._replace(notes=(*tune.notes, note))
+        return {split: self._texts(each, tokenizer, data) for split, each in sets.items()}
 
     def dataset(self, source: str, tokenizer: Tokenizer, data: DataRecipe, labelled: bool = True) -> Dataset:
         check_fits(source, data, self.labels, labelled=labelled)
@@ -107,32 +117,26 @@ class Labels(OneWindow):
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         """Cross-entropy."""
-        return torch.nn.functional.cross_entropy(logits.float(), batch.targets)
+        return cross_entropy(logits.float(), batch.targets)
 
-    def log_probabilities(self, logits: Tensor, mask: Tensor) -> Tensor:
-        return logits.float().log_softmax(dim=1)  # (B, C)
-
-    def blend(self, logits: Sequence[Tensor], mask: Tensor, how: How = "max") -> Tensor:
-        return combine(((self.log_probabilities(each, mask), 1.0) for each in logits), how)
-
-    def collector(self, dataset: Dataset, options: EvaluateRecipe) -> LabelCollector:
+    def collector(self, dataset: Dataset, options: EvaluateRecipe) -> "LabelCollector":
         return LabelCollector([record.id for record in dataset.records], dataset.windows, self.labels)
 
-    def read_predictions(self, rows: Mapping[str, Any], where: str) -> LabelPredictions:
+    def read_predictions(self, rows: Mapping[str, Any], where: str) -> "LabelPredictions":
         return LabelPredictions.from_json(rows, where)
 
-    def scores(self, predictions: LabelPredictions, dataset: Dataset, threshold: float) -> dict[str, Any]:
+    def scores(self, predictions: "LabelPredictions", dataset: Dataset, threshold: float) -> dict[str, Any]:
         return label_scores(gold_of(dataset), predictions, self.metrics)
 
-    def points(self, predictions: LabelPredictions, dataset: Dataset, threshold: float) -> Points:
+    def points(self, predictions: "LabelPredictions", dataset: Dataset, threshold: float) -> Points:
         return label_points(gold_of(dataset), predictions, self.metrics)
 
     def analyse(self, dataset: Dataset, members: Mapping[str, Said]) -> dict[str, Any]:
         gold, singles = gold_of(dataset), single(members)
         return {
-            "members": {name: describe_labels(gold, one.predictions) for name, one in members.items()},
-            "agreement": label_agreement(singles),
-            "errors": label_mistakes(dataset.records, gold, singles),
+            "members": {name: describe(gold, one.predictions) for name, one in members.items()},
+            "agreement": agreement({name: one.chosen for name, one in singles.items()}, same_share),
+            "errors": mistakes(dataset.records, gold, singles),
         }
 
     def constant(self, dataset: Dataset) -> dict[str, Any]:
@@ -145,3 +149,121 @@ class Labels(OneWindow):
         says = LabelPredictions(ids, self.labels, np.tile(np.eye(len(self.labels))[most], (len(ids), 1)))
         found = label_scores(gold, says, self.metrics)
         return {"says": self.labels[most], **{metric: found[metric] for metric in self.metrics}}
+
+
+@dataclass(frozen=True, slots=True)
+class LabelPredictions:
+    """ids: Q examples. labels: C names. probabilities: (Q, C)."""
+
+    ids: list[str]
+    labels: tuple[str, ...]
+    probabilities: NDArray[np.float64]
+
+    @property
+    def chosen(self) -> NDArray[np.int64]:
+        """(Q,) the number of the likeliest label."""
+        return self.probabilities.argmax(axis=1)
+
+    def values(self) -> list[str]:
+        """The likeliest label of each example."""
+        return [self.labels[number] for number in self.chosen.tolist()]
+
+    def to_json(self) -> dict[str, Any]:
+        """{id: {label, probabilities: {label: probability}}}"""
+        shares = (dict(zip(self.labels, row)) for row in np.round(self.probabilities, 6).tolist())
+        return {key: {"label": label, "probabilities": p} for key, label, p in zip(self.ids, self.values(), shares)}
+
+    @classmethod
+    def from_json(cls, rows: Mapping[str, Any], where: str = "predictions") -> "LabelPredictions":
+        """Reads what `to_json` gave."""
+        try:
+            labels = tuple(next(iter(rows.values()))["probabilities"]) if rows else ()
+            found = [[float(row["probabilities"][label]) for label in labels] for row in rows.values()]
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
+            raise predictions_error(where, error) from None
+        return cls(list(rows), labels, np.array(found).reshape(len(rows), len(labels)))
+
+
+class LabelCollector:
+    """Takes logits (B, C) of windows in any order.
+
+    Of several windows of an example, the one with the highest probability of the first label counts: a question is
+    answerable if any of its windows holds the answer.
+    """
+
+    def __init__(self, ids: Sequence[str], windows: Windows, labels: tuple[str, ...]) -> None:
+        self.ids, self.windows, self.labels = list(ids), windows, labels
+        self.probabilities = np.zeros((len(windows), len(labels)))
+
+    def add(self, index: NDArray[np.int64], logits: Tensor) -> None:
+        self.probabilities[index] = logits.double().softmax(dim=1).cpu().numpy()
+
+    def finish(self) -> LabelPredictions:
+        order = np.lexsort((self.probabilities[:, 0], self.windows.example))
+        last = np.searchsorted(self.windows.example[order], np.arange(len(self.ids)), side="right") - 1
+        return LabelPredictions(self.ids, self.labels, self.probabilities[order[last]])
+
+
+def label_points(gold: NDArray[np.int64], predictions: LabelPredictions, names: Sequence[str]) -> Points:
+    """values: (Q, 3) gold label, predicted label, whether they are the same; with the named metrics."""
+    classes = len(predictions.labels)
+    values = np.stack([gold, predictions.chosen, gold == predictions.chosen], axis=1).astype(np.float64)
+    known: dict[str, Callable[[NDArray[np.float64]], float]] = {
+        "accuracy": Mean(2),
+        "f1": lambda rows: metrics.f1(rows[:, 0], rows[:, 1], classes),
+        "matthews": lambda rows: metrics.matthews(rows[:, 0], rows[:, 1], classes),
+    }
+    return Points(values, {name: known[name] for name in names})
+
+
+def label_scores(gold: NDArray[np.int64], predictions: LabelPredictions, names: Sequence[str]) -> dict[str, Any]:
+    """The named metrics in percent, `total`, and a `note` where a score says less than it seems."""
+    points = label_points(gold, predictions, names)
+    found: dict[str, Any] = {name: metric(points.values) for name, metric in points.metrics.items()}
+    found["total"] = len(gold)
+    said, there = np.unique(predictions.chosen), np.unique(gold)
+    if len(said) == 1:
+        right = np.mean(gold == said[0])
+        found["note"] = f"always says {predictions.labels[said[0]]!r}, which is right for {right:.1%}"
+    elif len(there) == 1:
+        label = predictions.labels[there[0]]
+        found["note"] = f"every example is {label!r}: a correlation has no meaning and is 0"
+    return found
+
+
+def describe(gold: NDArray, predictions: LabelPredictions) -> dict[str, Any]:
+    """Of one member: accuracy (percent), confusion (rows gold, columns predicted), and calibration.
+
+    gold: (Q,) numbers of labels. Of two labels also the AUROC of the second.
+    """
+    chosen: NDArray = predictions.chosen
+    curve = reliability(predictions.probabilities.max(axis=1), chosen == gold)
+    counts = metrics.confusion(gold, chosen, len(predictions.labels)).astype(int)
+    found: dict[str, Any] = {
+        "accuracy": metrics.accuracy(gold, chosen),
+        "confusion": {"labels": list(predictions.labels), "matrix": counts.tolist()},
+        "reliability": curve,
+        "calibration_error": calibration_error(curve),
+    }
+    if len(predictions.labels) == 2:
+        found["auroc"] = auroc(predictions.probabilities[:, 1], gold == 1)
+    return found
+
+
+def mistakes(records: Sequence[Any], gold: NDArray, members: Mapping[str, LabelPredictions]) -> list[dict[str, Any]]:
+    """Examples that some member gets wrong, taken in turn from each sort of mistake."""
+    labels = next(iter(members.values())).labels
+    right = np.array([one.chosen == gold for one in members.values()])  # (M, Q)
+    sure = np.array([one.probabilities.max(axis=1) for one in members.values()]).min(axis=0)
+    wrong = ~right.any(axis=0)
+    sorts: list[Sort] = [
+        ("all members are wrong, and sure", wrong, sure),
+        ("all members are wrong, and unsure", wrong, -sure),
+    ]
+    said = {name: one.values() for name, one in members.items()}
+
+    def entry(row: int) -> dict[str, Any]:
+        answers = {name: values[row] for name, values in said.items()}
+        return text_entry(records[row], [labels[gold[row]]], answers)
+
+    return error_rows(sorts + disputes(right, sure), list(members), right, entry)

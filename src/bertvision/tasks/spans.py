@@ -1,6 +1,6 @@
 """`spans`: extractive question answering with unanswerable questions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,17 +13,14 @@ from bertvision.data.sources import load_articles
 from bertvision.data.splits import article_sets, training_part
 from bertvision.data.squad import records
 from bertvision.data.windows import make_windows
-from bertvision.evaluate.analysis import agreement, describe, judge
-from bertvision.evaluate.bootstrap import Mean
-from bertvision.evaluate.ensemble import How, combine
-from bertvision.evaluate.mistakes import instructive
-from bertvision.evaluate.points import Points
-from bertvision.evaluate.spans import SpanCollector, SpanPredictions
+from bertvision.evaluate.bootstrap import Mean, Points
 from bertvision.evaluate.squad import answerable, question_scores, score
 from bertvision.evaluate.threshold import choose_threshold
 from bertvision.heads import Reduce
 from bertvision.recipe import DataRecipe, EvaluateRecipe
-from bertvision.tasks.base import Dataset, Said
+from bertvision.tasks.base import Dataset, Said, TaskBase, agreement, same_share
+from bertvision.tasks.decode import SpanCollector, SpanPredictions
+from bertvision.tasks.span_analysis import coded, describe, judge, mistakes
 
 POINTS = {
     "exact": Mean(0),
@@ -34,7 +31,7 @@ POINTS = {
 }
 
 
-class Spans:
+class Spans(TaskBase):
     """Extractive question answering with unanswerable questions: two logits per token, start and end."""
 
     name: ClassVar[str] = "spans"
@@ -43,12 +40,6 @@ class Spans:
     positions_compete: ClassVar[bool] = True
     outputs = 2
     metrics: tuple[str, ...] = ("exact", "f1")
-
-    def settle(self, data: DataRecipe, facts: Mapping[str, Any]) -> None:
-        """Nothing depends on the data."""
-
-    def facts(self) -> dict[str, Any]:
-        return {}
 
     def load(self, data: DataRecipe, tokenizer: Tokenizer, seed: int) -> dict[str, Dataset]:
         """The sets of a recipe; a tune set is split off by article."""
@@ -77,9 +68,6 @@ class Spans:
     def log_probabilities(self, logits: Tensor, mask: Tensor) -> Tensor:
         """Of start and end, each over the real tokens: (B, S, 2)."""
         return logits.float().masked_fill(~mask[..., None], float("-inf")).log_softmax(dim=1)
-
-    def blend(self, logits: Sequence[Tensor], mask: Tensor, how: How = "max") -> Tensor:
-        return combine(((self.log_probabilities(each, mask), 1.0) for each in logits), how)
 
     def collector(self, dataset: Dataset, options: EvaluateRecipe) -> SpanCollector:
         return SpanCollector(
@@ -128,12 +116,9 @@ class Spans:
                 name: describe(records, verdict, [one for other, one in singles.items() if other != name])
                 for name, verdict in verdicts.items()
             },
-            "agreement": agreement({name: verdict.answers for name, verdict in singles.items()}),
-            "errors": instructive(records, singles),
+            "agreement": agreement(coded({name: one.answers for name, one in singles.items()}), same_share),
+            "errors": mistakes(records, singles),
         }
-
-    def joined_by(self, how: How) -> How:
-        return how
 
     def constant(self, dataset: Dataset) -> dict[str, Any]:
         """Always "no answer"."""

@@ -6,8 +6,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from bertvision.errors import UserError
-from bertvision.evaluate.bootstrap import paired_bootstrap
-from bertvision.evaluate.points import Points
+from bertvision.evaluate.bootstrap import Points, paired_bootstrap
 from bertvision.files import read_json, write_json
 from bertvision.tasks import Dataset
 from bertvision.train.members import BACKBONE

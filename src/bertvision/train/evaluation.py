@@ -10,10 +10,10 @@ from typing import Any
 from bertvision.data import glue
 from bertvision.data.sources import load_articles
 from bertvision.errors import UserError, nearest
-from bertvision.evaluate.decode import RULES
 from bertvision.evaluate.squad import score
 from bertvision.files import read_json, write_text
 from bertvision.tasks import Dataset
+from bertvision.tasks.decode import RULES
 from bertvision.train.members import BACKBONE, ENSEMBLE, Members, score_rows
 from bertvision.train.predict import Pass, predict
 from bertvision.train.progress import Journal

@@ -14,7 +14,7 @@ from bertvision.train.members import BACKBONE, WEIGHT_BYTES
 from bertvision.train.stored import Cell, data_of
 
 if TYPE_CHECKING:
-    from bertvision.evaluate.points import Points
+    from bertvision.evaluate.bootstrap import Points
     from bertvision.train.study import Study
 
 FILE = "greedy.json"

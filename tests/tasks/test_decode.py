@@ -1,4 +1,4 @@
-"""Predictions: windows merged as brute force would, whatever the batches, and back from JSON."""
+"""Decoding against brute force over all pairs and BERTVision's rule; windows merged; predictions as JSON."""
 
 import json
 import math
@@ -9,17 +9,137 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertvision.backbone.backbone import Backbone
 from bertvision.data.squad import Record
 from bertvision.data.windows import Windows, make_windows
 from bertvision.errors import UserError
-from bertvision.evaluate.spans import CERTAIN, SpanCollector, SpanPredictions
-from bertvision.heads import build_head
-from bertvision.recipe import EvaluateRecipe
-from bertvision.tasks import Dataset, Spans
-from bertvision.train.predict import Joined, predict
-from bertvision.train.progress import Journal
-from encoders import save_tiny, tiny_tokenizer
+from bertvision.tasks.decode import CERTAIN, Candidates, SpanCollector, SpanPredictions, decode
+from encoders import tiny_tokenizer
+
+INF = math.inf
+
+
+@st.composite
+def problems(draw):
+    """Logits (B, S, 2) in eighths, so that sums are exact and ties happen, and the bounds of the contexts."""
+    batch, tokens = draw(st.integers(1, 3)), draw(st.integers(2, 12))
+    flat = draw(st.lists(st.integers(-16, 16), min_size=batch * tokens * 2, max_size=batch * tokens * 2))
+    logits = torch.tensor(flat).view(batch, tokens, 2) / 8
+    at = [draw(st.integers(1, tokens)) for _ in range(batch)]
+    end = [draw(st.integers(low, tokens)) for low in at]
+    return logits, torch.tensor(at), torch.tensor(end)
+
+
+def pairs(logits, at: int, end: int, answer_tokens: int) -> list[tuple[float, int, int]]:
+    """(score, first, last) of every possible span of one window."""
+    return [
+        (float(logits[first, 0] + logits[last, 1]), first, last)
+        for first in range(at, end)
+        for last in range(first, min(end, first + answer_tokens))
+    ]
+
+
+def spans(found: Candidates, row: int) -> list[tuple[float, int, int]]:
+    columns = (found.score[row], found.first[row], found.last[row])
+    return [each for each in zip(*(column.tolist() for column in columns)) if each[0] > -INF]
+
+
+@given(problem=problems(), nbest=st.integers(1, 30), answer_tokens=st.integers(1, 15))
+def test_joint_decoding_is_the_best_of_all_pairs(problem, nbest, answer_tokens):
+    logits, at, end = problem
+    found = decode(logits, at, end, nbest=nbest, answer_tokens=answer_tokens)
+    for row in range(len(logits)):
+        possible = pairs(logits[row], int(at[row]), int(end[row]), answer_tokens)
+        ours = spans(found, row)
+        assert set(ours) <= set(possible)  # inside the context, not too long, end never before start, the right score
+        assert len(set(ours)) == len(ours)
+        assert [score for score, _, _ in ours] == sorted((score for score, _, _ in possible), reverse=True)[:nbest]
+        assert found.null[row] == logits[row, 0].sum()
+
+
+def older_rule(logits, at: int, end: int) -> tuple[bool, float, int, int]:
+    """(answers?, product of the two maxima, start, end) as the paper tells it."""
+    places = [0, *range(at, end)]
+    start, stop = (torch.softmax(logits[places, side], dim=0) for side in (0, 1))
+    first, last = places[int(start.argmax())], places[int(stop.argmax())]
+    return first > 0 and last > 0 and first <= last, float(start.max() * stop.max()), first, last
+
+
+@given(problem=problems())
+def test_independent_decoding_is_the_older_rule(problem):
+    logits, at, end = problem
+    logits = logits + torch.arange(logits.numel()).view(logits.shape) / 4096  # no ties: argmax has no rule for them
+    found = decode(logits, at, end, rule="independent")
+    assert found.score.shape == (len(logits), 1)
+    for row in range(len(logits)):
+        answers, product, first, last = older_rule(logits[row], int(at[row]), int(end[row]))
+        if answers:
+            assert (int(found.first[row, 0]), int(found.last[row, 0])) == (first, last)
+            assert math.exp(found.score[row, 0]) == pytest.approx(product, rel=1e-5)
+            assert found.null[row] == -INF
+        else:
+            assert found.score[row, 0] == -INF
+            assert math.exp(found.null[row]) == pytest.approx(product, rel=1e-5)
+
+
+@given(
+    problem=problems(),
+    rule=st.sampled_from(["joint", "independent"]),
+    padding=st.integers(1, 20),
+    seed=st.integers(0, 99),
+)
+def test_padding_changes_nothing(problem, rule, padding, seed):
+    logits, at, end = problem
+    junk = torch.randn(len(logits), padding, 2, generator=torch.Generator().manual_seed(seed)) * 100
+    one = decode(logits, at, end, nbest=4, answer_tokens=5, rule=rule)
+    other = decode(torch.cat([logits, junk], dim=1), at, end, nbest=4, answer_tokens=5, rule=rule)
+    for row in range(len(logits)):
+        ours, theirs = spans(one, row), spans(other, row)
+        assert [score for score, _, _ in ours] == pytest.approx([score for score, _, _ in theirs], abs=1e-6)
+    torch.testing.assert_close(one.null, other.null)
+
+
+@given(problem=problems(), rule=st.sampled_from(["joint", "independent"]))
+def test_a_window_is_decoded_as_if_alone(problem, rule):
+    logits, at, end = problem
+    together = decode(logits, at, end, rule=rule)
+    for row in range(len(logits)):
+        alone = decode(logits[row : row + 1], at[row : row + 1], end[row : row + 1], rule=rule)
+        assert spans(alone, 0) == spans(together, row)
+
+
+def test_by_hand():
+    logits = torch.zeros(1, 6, 2)
+    logits[0, :, 0] = torch.tensor([1.0, 9.0, 2.0, 0.0, 5.0, 9.0])  # the 9s stand outside the context
+    logits[0, :, 1] = torch.tensor([2.0, 9.0, 1.0, 4.0, 0.0, 9.0])
+    bounds = torch.tensor([2]), torch.tensor([5])
+    found = decode(logits, *bounds, nbest=3)
+    assert spans(found, 0) == [(6.0, 2, 3), (5.0, 4, 4), (4.0, 3, 3)]
+    assert found.null.tolist() == [3.0]
+    assert spans(decode(logits, *bounds, nbest=3, answer_tokens=1), 0) == [(5.0, 4, 4), (4.0, 3, 3), (3.0, 2, 2)]
+    # start's argmax is 4, end's is 3: they cross, which the older rule reads as "no answer"
+    assert spans(decode(logits, *bounds, rule="independent"), 0) == []
+
+
+def test_an_empty_context_has_no_candidate():
+    logits = torch.randn(1, 3, 2)
+    for rule in ("joint", "independent"):
+        found = decode(logits, torch.tensor([2]), torch.tensor([2]), rule=rule)
+        assert spans(found, 0) == []
+        assert bool(found.null.isfinite().all())
+
+
+def test_half_precision_is_added_up_in_full():
+    logits = torch.tensor([[[0.0, 0.0], [2048.0, 0.0], [0.0, 1.0]]], dtype=torch.float16)
+    found = decode(logits, torch.tensor([1]), torch.tensor([3]), nbest=1)
+    assert found.score.tolist() == [[2049.0]]  # which fp16 cannot hold
+
+
+def test_logits_are_left_alone():
+    logits = torch.randn(2, 9, 2)
+    before = logits.clone()
+    for rule in ("joint", "independent"):
+        decode(logits, torch.tensor([3, 3]), torch.tensor([9, 7]), rule=rule)
+    assert torch.equal(logits, before)
 
 
 def tokenizer(family: str = "bert"):
@@ -238,62 +358,3 @@ def test_little_is_kept_of_a_window():
     collector = SpanCollector(records, windows, nbest=20)
     kept = sum(value.nbytes for value in vars(collector).values() if isinstance(value, np.ndarray))
     assert kept / len(windows) <= 20 * 12 + 8  # two positions and a score per candidate, and the null score
-
-
-@pytest.fixture(scope="module")
-def backbone(tmp_path_factory):
-    return Backbone.load(str(save_tiny(tmp_path_factory.mktemp("encoder"), "bert")))
-
-
-@pytest.mark.parametrize("decoding", ["joint", "independent"])
-def test_the_token_budget_changes_no_prediction(decoding, backbone):
-    generator = np.random.default_rng(0)
-    words = [
-        "the",
-        "king",
-        "of",
-        "north",
-        "was",
-        "born",
-        "in",
-        "old",
-        "city",
-        "river",
-        "war",
-        "year",
-        "people",
-        "who",
-        "great",
-        "1066",
-        ",",
-        ".",
-    ]
-    records = [
-        Record(f"q{n}", " ".join(generator.choice(words, 5)), " ".join(generator.choice(words, size)), (), (), "", n)
-        for n, size in enumerate([0, 1, 3, *generator.integers(5, 150, 20)])
-    ]
-    windows = make_windows(backbone.tokenizer, records, 64, 16)
-    dataset = Dataset("test", [], records, windows)
-    torch.manual_seed(0)
-    shape = {"layers": backbone.layers, "width": backbone.width, "task": "spans"}
-    heads = {"pool": build_head({"kind": "pool"}, **shape), "last": build_head({"kind": "last"}, **shape)}
-    found = {}
-    for batch_tokens in (1, 300, 100_000):
-        options = EvaluateRecipe(decoding=decoding, nbest=5, batch_tokens=batch_tokens)
-        result = predict(
-            backbone,
-            heads,
-            Spans(),
-            dataset,
-            options,
-            Journal(quiet=True),
-            ensembles={"both": Joined(("pool", "last"))},
-        )
-        found[batch_tokens] = result.predictions
-    for name in ("pool", "last", "both"):
-        alone = found[1][name]
-        for batch_tokens in (300, 100_000):
-            batched = found[batch_tokens][name]
-            assert batched.answers() == alone.answers()
-            np.testing.assert_allclose(batched.scores, alone.scores, atol=1e-4)
-            np.testing.assert_allclose(batched.no_answer, alone.no_answer, atol=1e-4)
