@@ -348,8 +348,8 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
 
 
 def test_an_interrupted_study_says_how_to_go_on(place, tmp_path):
-    settings = ("--set", "finetune.epochs=200", "--set", "snapshot_seconds=0", "--out", tmp_path / "out")
-    command = Command("study", place / "study.toml", *settings, cwd=tmp_path)
+    endless = ("--set", "finetune.epochs=5000", "--set", "snapshot_seconds=0")  # never over before the interrupt
+    command = Command("study", place / "study.toml", *endless, "--out", tmp_path / "out", cwd=tmp_path)
     while not (tmp_path / "out" / "seed-1" / "finetune.snapshot.safetensors").exists():
         assert command.running
     os.kill(command.process.pid, signal.SIGINT)
