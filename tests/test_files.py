@@ -1,16 +1,17 @@
 """Files are written whole or not at all, and what is read is either right or refused in one line."""
 
-import errno
 import os
 import stat
 import subprocess
 import sys
 import textwrap
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from bertvision.errors import UserError
 from bertvision.files import claim, load_tensors, read_json, remove, replacing, save_tensors, write_json, write_text
@@ -24,8 +25,13 @@ def test_a_written_file_replaces_the_old_one_and_leaves_nothing_else(tmp_path):
     path = tmp_path / "deep" / "er" / "a.txt"
     write_text(path, "old")
     write_text(path, "näw\n")
-    assert path.read_bytes() == "näw\n".encode()
-    assert names(path.parent) == ["a.txt"]
+    assert path.read_bytes() == "näw\n".encode() and names(path.parent) == ["a.txt"]
+    for wrong in (path / "b.json", path.parent, path.with_name("x" * 300)):
+        for write in (write_json, partial(save_tensors, about={})):
+            with pytest.raises(UserError, match=r"cannot be written .*; choose another place"):
+                write(wrong, {})
+    with pytest.raises(UserError, match=r"cannot be written .*; choose another place"):
+        claim(path / "run")
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no"), KeyboardInterrupt()])
@@ -61,17 +67,6 @@ def test_a_full_disk_says_so(tmp_path):
         scratch.write_text("x" * 100_000)
     assert path.read_text() == "old"
     assert names(tmp_path) == ["a.txt"]
-
-
-def test_what_cannot_be_written_says_so(tmp_path):
-    (tmp_path / "file").write_text("x")
-    (tmp_path / "directory").mkdir()
-    for path in (tmp_path / "file" / "a.json", tmp_path / "directory", tmp_path / ("x" * 300)):
-        with pytest.raises(UserError, match=r"cannot be written .*; choose another place"):
-            write_json(path, {})
-        with pytest.raises(UserError, match=r"cannot be written .*; choose another place"):
-            save_tensors(path, {"x": torch.zeros(2)}, {})
-    assert names(tmp_path) == ["directory", "file"]
 
 
 def test_a_write_error_of_safetensors_is_one_of_the_disk(tmp_path):
@@ -220,12 +215,6 @@ def test_what_is_removed_is_claimed_no_more(tmp_path):
     assert count() == before
 
 
-def test_what_cannot_be_claimed_says_so(tmp_path):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(UserError, match=r"cannot be written .*; choose another place"):
-        claim(tmp_path / "file" / "run")
-
-
 def refused(read, path: Path, what: str) -> str:
     with pytest.raises(UserError) as caught:
         read(path, what)
@@ -243,33 +232,16 @@ def test_what_is_not_there_or_no_file_is_refused(read, tmp_path):
     assert refused(read, tmp_path / "file" / "x", "snapshot")
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe{}", b"[" * 100_000, b"1" * 5000])
-def test_broken_json_is_refused(content, tmp_path):
-    path = tmp_path / "a.json"
-    path.write_bytes(content)
-    assert "damaged, or not a scores file" in refused(read_json, path, "scores file")
-
-
-def test_broken_tensors_are_refused(tmp_path):
-    path = tmp_path / "a.safetensors"
+def test_damaged_files_are_refused(tmp_path):
+    path = tmp_path / "a"
+    for content in (b"", b"{", b"\xff\xfe{}", b"[" * 100_000, b"1" * 5000):
+        path.write_bytes(content)
+        assert "damaged, or not a scores file" in refused(read_json, path, "scores file")
     save_tensors(path, {"x": torch.zeros(100)}, {"a": 1})
     whole = path.read_bytes()
     for content in (b"", whole[:4], whole[:40], whole[:-1], b"PK\x03\x04" + whole, b"\xff" * 100):
         path.write_bytes(content)
         assert "damaged, or not a bank of heads" in refused(load_tensors, path, "bank of heads")
-
-
-def test_tensors_without_notes_are_not_ours(tmp_path):
-    from safetensors.torch import save_file
-
-    path = tmp_path / "a.safetensors"
-    for notes in (None, {"format": "pt"}, {"about": "not json"}):
+    for notes in (None, {"format": "pt"}, {"about": "not json"}):  # written by another program
         save_file({"x": torch.zeros(3)}, path, metadata=notes)
         assert "damaged, or not a head" in refused(load_tensors, path, "head")
-
-
-def test_an_error_number_survives(tmp_path):
-    with pytest.raises(UserError) as caught, replacing(tmp_path / "a"):
-        raise OSError(errno.EIO, "Input/output error")
-    assert isinstance(caught.value.__cause__, OSError)
-    assert caught.value.__cause__.errno == errno.EIO
