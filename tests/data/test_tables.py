@@ -187,7 +187,9 @@ def test_labels_that_cannot_be_learnt(targets, says):
         found_labels([example(target) for target in targets])
 
 
-@pytest.mark.parametrize(("target", "says"), [("high", "'high' is not a number"), ("nan", "not a finite number")])
+@pytest.mark.parametrize(
+    ("target", "says"), [("high", "'high' is not a finite number"), ("nan", "not a finite number")]
+)
 def test_scores_that_are_no_numbers(target, says):
     with pytest.raises(UserError, match=rf"t\.csv: line 7: the score .*{says}"):
         score_numbers([example("1.5"), example(target, 7)])

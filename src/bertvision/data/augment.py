@@ -118,7 +118,7 @@ def _add(paragraphs: list[dict[str, Any]], asked: list[tuple[int, Question, int]
     for (home, qa, count), similar in zip(asked, rows):
         golds = [_searchable(answer["text"]) for answer in qa["answers"]]
         ranks = [place for place in np.argsort(-similar, kind="stable").tolist() if place != home]
-        free = (place for place in ranks if not _holds(searchable[place], golds))
+        free = (p for p in ranks if not any(form in own for gold in golds for form, own in zip(gold, searchable[p])))
         for rank, place in zip(range(1, count + 1), free):
             name = f"{qa['id']}{NEGATIVE}" + (f"-{rank}" if rank > 1 else "")
             if name in taken:
@@ -132,13 +132,8 @@ def _searchable(text: str) -> tuple[str, str]:
     One is as the official metric compares answers, where a hyphen joins words; in the other it separates them. A text
     without words is found in every other.
     """
-    forms = normalize(text), " ".join(WORD.findall(text.lower()))
-    joined, separated = (f" {form} " if form else " " for form in forms)
-    return joined, separated
-
-
-def _holds(text: tuple[str, str], golds: list[tuple[str, str]]) -> bool:
-    return any(form in own for gold in golds for form, own in zip(gold, text))
+    joined, separated = normalize(text), " ".join(WORD.findall(text.lower()))
+    return f" {joined} " if joined else " ", f" {separated} " if separated else " "
 
 
 def similarities(asked: Sequence[str], contexts: Sequence[str]) -> Iterator[np.ndarray]:
@@ -156,11 +151,13 @@ def similarities(asked: Sequence[str], contexts: Sequence[str]) -> Iterator[np.n
 
 def _counts(texts: Sequence[str], vocabulary: dict[str, int]) -> sparse.csr_array:
     """How often each text has each word, (texts, words). New words go to the end of the vocabulary."""
-    found = [[vocabulary.setdefault(word, len(vocabulary)) for word in WORD.findall(text.lower())] for text in texts]
-    rows = np.repeat(np.arange(len(texts)), [len(words) for words in found])
-    columns = np.fromiter((word for words in found for word in words), np.int64, len(rows))
-    table = sparse.coo_array((np.ones(len(rows)), (rows, columns)), shape=(len(texts), len(vocabulary)))
-    return table.tocsr()
+    pairs = [
+        (row, vocabulary.setdefault(word, len(vocabulary)))
+        for row, text in enumerate(texts)
+        for word in WORD.findall(text.lower())
+    ]
+    places = np.array(pairs, np.int64).reshape(-1, 2).T
+    return sparse.coo_array((np.ones(len(pairs)), (*places,)), shape=(len(texts), len(vocabulary))).tocsr()
 
 
 def edit(qa: Question, context: str, names: Sequence[str]) -> str | None:

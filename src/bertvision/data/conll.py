@@ -5,6 +5,7 @@ A blank line ends a sentence. `-DOCSTART-` lines are skipped, and so are comment
 have a label in the last of as many columns as the other lines have.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from bertvision.errors import UserError
 from bertvision.files import read_text
 
 SUFFIXES = (".conll", ".bio", ".iob", ".iob2")
-OUTSIDE = "O"
+LABEL = re.compile(r"O|[BI]-.+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,50 +43,41 @@ def load_conll(path: Path | str) -> list[Sentence]:
     lines = [_columns(line) for line in read_text(path).split("\n")]
     width = next((len(cells) for cells in lines if cells and not cells[0].startswith("#")), 0)
     sentences: list[Sentence] = []
-    words: list[str] = []
-    labels: list[str] = []
+    open_: list[tuple[str, str]] = []  # words and labels of a sentence that has not ended
     for number, cells in enumerate([*lines, []], start=1):
-        if not cells:
-            if words:
-                sentences.append(Sentence(str(len(sentences)), tuple(words), to_bio(labels)))
-            words, labels = [], []
-        elif not (cells[0] == "-DOCSTART-" or _is_comment(cells, width)):
-            _check(cells, f"{path}: line {number}")
-            words.append(cells[0])
-            labels.append(cells[-1])
+        if not cells and open_:
+            words, labels = zip(*open_)
+            sentences.append(Sentence(str(len(sentences)), words, to_bio(labels)))
+            open_ = []
+        is_comment = cells and cells[0].startswith("#") and not (len(cells) == width and LABEL.fullmatch(cells[-1]))
+        if not cells or is_comment or cells[0] == "-DOCSTART-":
+            continue
+        place = f"{path}: line {number}"
+        if len(cells) < 2:
+            raise UserError(f"{place}: has one column, {cells[0]!r}; it needs a word and its label, as in 'Rome B-LOC'")
+        if not cells[0]:
+            raise UserError(f"{place}: the word is empty; a line without word and label ends a sentence")
+        if not LABEL.fullmatch(cells[-1]):
+            raise UserError(
+                f"{place}: {cells[-1]!r} in the last column is not a label; labels are O, B-TYPE and I-TYPE"
+            )
+        open_.append((cells[0], cells[-1]))
     if not sentences:
         raise UserError(f"{path}: has no sentences; a line holds a word and its label, a blank line ends a sentence")
     return sentences
+
+
+def _columns(line: str) -> list[str]:
+    """The cells of a line, none for a blank one."""
+    if "\t" in line.strip(" \r"):
+        cells = [cell.strip() for cell in line.split("\t")]
+        return cells if any(cells) else []
+    return line.split()
 
 
 def to_bio(labels: Sequence[str]) -> tuple[str, ...]:
     """BIO labels of a sentence from BIO or IOB1: an I- that does not continue an entity of its type becomes B-."""
     return tuple(
         f"B-{label[2:]}" if label.startswith("I-") and previous[2:] != label[2:] else label
-        for previous, label in zip([OUTSIDE, *labels], labels)
+        for previous, label in zip(["O", *labels], labels)
     )
-
-
-def _columns(line: str) -> list[str]:
-    """The cells of a line, none for a blank one."""
-    if not line.strip():
-        return []
-    return [cell.strip() for cell in line.split("\t")] if "\t" in line else line.split()
-
-
-def _is_comment(cells: list[str], width: int) -> bool:
-    return cells[0].startswith("#") and not (len(cells) == width and _is_label(cells[-1]))
-
-
-def _is_label(text: str) -> bool:
-    return text == OUTSIDE or (text[:2] in ("B-", "I-") and len(text) > 2)
-
-
-def _check(cells: list[str], place: str) -> None:
-    """UserError unless a line has a word and a label."""
-    if len(cells) < 2:
-        raise UserError(f"{place}: has one column, {cells[0]!r}; it needs a word and its label, such as 'Rome B-LOC'")
-    if not cells[0]:
-        raise UserError(f"{place}: the word is empty; a line without word and label ends a sentence")
-    if not _is_label(cells[-1]):
-        raise UserError(f"{place}: {cells[-1]!r} in the last column is not a label; labels are O, B-TYPE and I-TYPE")

@@ -97,20 +97,15 @@ def fetch(name: str, directory: Path, rows_of: Callable[[str, str], list[Row]] =
         rows = rows_of(name, split)
         if len(rows) != count:
             raise UserError(f"{PREFIX}{name}/{split}: has {len(rows)} rows, not {count}; nothing was kept, try again")
-        texts[directory / name / f"{split}.tsv"] = _official(name, split, rows)
+        if wrong := next((number for number, cells in rows if any(m in cell for cell in cells for m in "\t\n")), None):
+            raise UserError(f"{PREFIX}{name}/{split}: row {wrong} has a tab or a line break; a .tsv cannot")
+        lines = [["index", *_columns(name, split)], *([str(place), *cells] for place, (_, cells) in enumerate(rows))]
+        if name == "CoLA" and is_labelled(split):
+            lines = [["hub", label, "", text] for _, (text, label) in rows]
+        texts[directory / name / f"{split}.tsv"] = "".join("\t".join(line) + "\n" for line in lines)
     for path, text in texts.items():
         write_text(path, text)
     return [*texts]
-
-
-def _official(name: str, split: str, rows: Sequence[Row]) -> str:
-    for number, cells in rows:
-        if any(mark in cell for cell in cells for mark in "\t\n"):
-            raise UserError(f"{PREFIX}{name}/{split}: row {number} has a tab or a line break; a .tsv cannot")
-    if name == "CoLA" and is_labelled(split):
-        return "".join(f"hub\t{label}\t\t{text}\n" for _, (text, label) in rows)
-    lines = [["index", *_columns(name, split)], *([str(place), *cells] for place, (_, cells) in enumerate(rows))]
-    return "".join("\t".join(line) + "\n" for line in lines)
 
 
 def check_submission(source: str, count: int) -> None:

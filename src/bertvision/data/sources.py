@@ -6,7 +6,7 @@ returns articles as in a SQuAD file, or, if it has the attribute `kind = "texts"
 
 import copy
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,7 +59,7 @@ def parts(source: str) -> list[str]:
 
 def is_synthetic(source: str) -> bool:
     """Whether any part of the source is the sample set: its scores show that the program works, no more."""
-    return any(_name(part) == "sample" for part in parts(source))
+    return any(part.partition(":")[0] == "sample" for part in parts(source))
 
 
 def is_text(source: str) -> bool:
@@ -69,7 +69,7 @@ def is_text(source: str) -> bool:
         whole = re.sub(r"[*#][\d/]+$", "", part)
         if whole != part and is_table(whole) and not Path(part).exists():
             raise UserError(f"{part}: only files of questions on paragraphs can be split or repeated; name {whole}")
-        found.append(_is_registered(part, "texts") or part.startswith(glue.PREFIX) or is_table(part))
+        found.append(_registered(part, "texts") is not None or part.startswith(glue.PREFIX) or is_table(part))
     if any(found) != all(found):
         raise UserError(f"{source}: joins questions on paragraphs with tables of texts; name one kind")
     return all(found)
@@ -100,15 +100,22 @@ def read_examples(source: str, data: DataRecipe, labelled: bool = True) -> Examp
 
 def _examples(part: str, data: DataRecipe, labelled: bool, notes: list[str]) -> list[Example]:
     """The examples of one source, not yet numbered."""
-    if _is_registered(part, "texts"):
-        return SOURCES[_name(part)](part)
+    if load := _registered(part, "texts"):
+        return load(part)
     left_out: list[int] = []
     broken = left_out if data.broken == "leave out" else None
     if part.startswith(glue.PREFIX):
         texts = len(glue.GLUE[glue.parse(part)[0]].text)
         origin, rows = glue.read(part, data.glue, broken)
     else:
-        _check_table(part, data, labelled)
+        if not is_table(part):
+            raise UserError(
+                f"{part}: holds no texts with labels; name glue:TASK/SPLIT, or a {', '.join(SUFFIXES)} file"
+            )
+        if not 1 <= len(data.text) <= 2:
+            raise UserError('data.text: name the one or two columns that hold the text, such as ["question", "answer"]')
+        if labelled and not data.label:
+            raise UserError("data.label: name the column that holds the label or the score")
         texts, origin = len(data.text), part
         rows = read_columns(Path(part), (*data.text, *([data.label] if labelled else [])), None, broken)
     if not rows:
@@ -120,23 +127,10 @@ def _examples(part: str, data: DataRecipe, labelled: bool, notes: list[str]) -> 
     ]
 
 
-def _check_table(path: str, data: DataRecipe, labelled: bool) -> None:
-    if not is_table(path):
-        raise UserError(f"{path}: holds no texts with labels; name glue:TASK/SPLIT, or a {', '.join(SUFFIXES)} file")
-    if not 1 <= len(data.text) <= 2:
-        raise UserError('data.text: name the one or two columns that hold the text, such as ["question", "answer"]')
-    if labelled and not data.label:
-        raise UserError("data.label: name the column that holds the label or the score")
-
-
-def _name(part: str) -> str:
-    """`sample` of `sample:train:200`."""
-    return part.partition(":")[0]
-
-
-def _is_registered(part: str, kind: str) -> bool:
-    name = _name(part)
-    return name in SOURCES and getattr(SOURCES[name], "kind", "questions") == kind
+def _registered(part: str, kind: str) -> Callable[[str], list[Any]] | None:
+    """The function that loads a registered source, if there is one of this kind."""
+    load = SOURCES.get(part.partition(":")[0])
+    return load if getattr(load, "kind", "questions") == kind else None
 
 
 def _load_one(source: str) -> Articles:
@@ -146,8 +140,8 @@ def _load_one(source: str) -> Articles:
             whole, found, rest = source.rpartition(mark)
             if found:
                 return change(_load_one(whole), rest, source)
-    if _is_registered(source, "questions"):
-        return SOURCES[_name(source)](source)
+    if load := _registered(source, "questions"):
+        return load(source)
     if source.endswith(".json") or "/" in source or "\\" in source or (source and Path(source).exists()):
         return read_articles(Path(source))
     known = [*(f"sample:{split}" for split in SAMPLE_SIZES), *SOURCES]

@@ -154,21 +154,17 @@ def found_labels(examples: Sequence[Example]) -> tuple[str, ...]:
         raise UserError(f'{origin}: has {len(labels)} labels; if they are numbers, use task = "score"')
     spelt: dict[object, str] = {}
     for label in labels:
-        other = spelt.setdefault(_value(label), label)
+        try:
+            value: object = float(label)
+        except ValueError:
+            value = label.strip()
+        other = spelt.setdefault(value, label)
         if other != label:
             raise UserError(
                 f"{origin}: the labels {other!r} and {label!r} look like one; spell them alike, or list both in "
                 "data.labels if they are two"
             )
     return labels
-
-
-def _value(label: str) -> object:
-    """A label without spaces around it, or the number it spells."""
-    try:
-        return float(label)
-    except ValueError:
-        return label.strip()
 
 
 def label_numbers(examples: Sequence[Example], labels: Sequence[str]) -> NDArray[np.int64]:
@@ -190,7 +186,7 @@ def score_numbers(examples: Sequence[Example]) -> NDArray[np.float64]:
         try:
             values[place] = float(example.target)
         except ValueError:
-            raise UserError(f"{example.place}: the score {example.target!r} is not a number") from None
+            values[place] = math.nan
         if not math.isfinite(values[place]):
             raise UserError(f"{example.place}: the score {example.target!r} is not a finite number")
     return values
