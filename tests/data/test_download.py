@@ -51,7 +51,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
 
 
-def test_a_file_is_fetched_once(site: tuple[str, Path], tmp_path: Path) -> None:
+def test_a_file_is_fetched_unless_it_is_there_and_right(site: tuple[str, Path], tmp_path: Path) -> None:
     url, folder = site
     (folder / "small.json").write_bytes(CONTENT)
     seen: list[tuple[int, int]] = []
@@ -63,14 +63,8 @@ def test_a_file_is_fetched_once(site: tuple[str, Path], tmp_path: Path) -> None:
     assert list(target.iterdir()) == [path]
     assert fetch_official("small.json", target, base_url=url, files=FILES) == path
     assert Handler.requests == 1
-
-
-def test_a_file_that_is_there_but_wrong_is_replaced(site: tuple[str, Path], tmp_path: Path) -> None:
-    url, folder = site
-    (folder / "small.json").write_bytes(CONTENT)
-    (tmp_path / "small.json").write_bytes(CONTENT[:-1] + b" ")
-    path = fetch_official("small.json", tmp_path, base_url=url.rstrip("/"), files=FILES)
-    assert path.read_bytes() == CONTENT
+    path.write_bytes(CONTENT[:-1] + b" ")
+    assert fetch_official("small.json", target, base_url=url.rstrip("/"), files=FILES).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("wrong", [CONTENT[:-1] + b" ", CONTENT[:99], CONTENT + b"\n", b""])

@@ -13,41 +13,23 @@ from bertvision.errors import UserError
 CONTEXT = "The mill was built in 1820 by Ada Bell. In 1901 the mill was sold."
 
 
+def qa(id_: str, question: str, *answers: tuple[str, int], **more: object) -> dict:
+    found = [{"text": text, "answer_start": start} for text, start in answers]
+    return {"id": id_, "question": question, "answers": found, **more}
+
+
 def small() -> list[dict]:
     """Two articles, three paragraphs, four questions of which one has no answer; SQuAD 1.1 and 2.0 entries mixed."""
-    built = {"text": "1820", "answer_start": CONTEXT.index("1820")}
+    plausible = [{"text": "Ada Bell", "answer_start": CONTEXT.index("Ada")}]
+    mill = [
+        qa("a", "When was the mill built?", ("1820", 22), ("1820", 22)),
+        qa("b", "In what town is it?", is_impossible=True, plausible_answers=plausible),
+    ]
+    bells = [qa("c", "What ring?", ("Bells", 0)), qa("d", "Name it!", ("ring", 6))]
+    mills = [{"context": CONTEXT, "qas": mill}, {"context": "Nobody asked.", "qas": []}]
     return [
-        {
-            "title": "Mills",
-            "paragraphs": [
-                {
-                    "context": CONTEXT,
-                    "qas": [
-                        {"id": "a", "question": "When was the mill built?", "answers": [built, dict(built)]},
-                        {
-                            "id": "b",
-                            "question": "In what town is it?",
-                            "answers": [],
-                            "is_impossible": True,
-                            "plausible_answers": [{"text": "Ada Bell", "answer_start": CONTEXT.index("Ada")}],
-                        },
-                    ],
-                },
-                {"context": "Nobody asked.", "qas": []},
-            ],
-        },
-        {
-            "title": "Bells",
-            "paragraphs": [
-                {
-                    "context": "Bells ring. “Who's there?”",
-                    "qas": [
-                        {"id": "c", "question": "What ring?", "answers": [{"text": "Bells", "answer_start": 0}]},
-                        {"id": "d", "question": "Name it!", "answers": [{"text": "ring", "answer_start": 6}]},
-                    ],
-                }
-            ],
-        },
+        {"title": "Mills", "paragraphs": mills},
+        {"title": "Bells", "paragraphs": [{"context": "Bells ring. “Who's there?”", "qas": bells}]},
     ]
 
 
@@ -66,7 +48,7 @@ def test_a_written_file_reads_back_the_same(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) & 0o400
 
 
-def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
+def test_what_cannot_be_written_or_read(tmp_path: Path) -> None:
     path = tmp_path / "set.json"
     write_articles(path, small())
     with pytest.raises(TypeError):
@@ -75,6 +57,10 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
     with pytest.raises(UserError, match="cannot be written"):
         write_articles(path / "below.json", small())
+    with pytest.raises(UserError, match="no such file"):
+        read_articles(tmp_path / "none.json")
+    with pytest.raises(UserError, match="cannot be read"):
+        read_articles(tmp_path)
 
 
 def test_records_follow_the_file() -> None:
@@ -82,8 +68,7 @@ def test_records_follow_the_file() -> None:
     assert [record.id for record in found] == ["a", "b", "c", "d"]
     assert [record.paragraph for record in found] == [0, 0, 2, 2]
     assert [record.has_answer for record in found] == [True, False, True, True]
-    assert found[0].answers == ("1820", "1820")
-    assert found[0].starts == (22, 22)
+    assert (found[0].answers, found[0].starts) == (("1820", "1820"), (22, 22))
     assert found[1].answers == found[1].starts == ()
     assert found[0].context is found[1].context
     assert found[2].title == "Bells"
@@ -121,13 +106,6 @@ def test_a_file_that_is_no_squad_file(tmp_path: Path, content: bytes, message: s
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_and_a_directory(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such file"):
-        read_articles(tmp_path / "none.json")
-    with pytest.raises(UserError, match="cannot be read"):
-        read_articles(tmp_path)
-
-
 QA = ("data", 0, "paragraphs", 0, "qas", 0)
 GONE = object()
 
@@ -137,21 +115,16 @@ GONE = object()
     [
         (("data", 1), "text", r"data\[1\]: must be an object with 'title'"),
         (("data", 1, "title"), GONE, r"data\[1\]: 'title' is missing"),
-        (("data", 1, "title"), 3, r"data\[1\].title: must be a string, not 3"),
-        (("data", 1, "paragraphs"), GONE, r"data\[1\]: 'paragraphs' is missing; it must be a list"),
         (("data", 1, "paragraphs"), {}, r"data\[1\].paragraphs: must be a list"),
         (("data", 0, "paragraphs", 1, "context"), GONE, r"paragraphs\[1\]: 'context' is missing"),
         (("data", 0, "paragraphs", 1, "qas"), None, r"paragraphs\[1\].qas: must be a list, not null"),
-        ((*QA, "id"), GONE, r"qas\[0\]: 'id' is missing"),
         ((*QA, "id"), 7, r"qas\[0\].id: must be a string, not 7"),
         ((*QA, "id"), "d", r"data\[1\].paragraphs\[0\].qas\[1\].id: 'd' is used twice"),
         ((*QA, "question"), ["x" * 99], r"qas\[0\].question: must be a string, not .{57}\.\.\.$"),
         ((*QA, "question"), "\ud800", r"question: has half a surrogate pair"),
-        ((*QA, "answers"), GONE, r"qas\[0\]: 'answers' is missing"),
         ((*QA, "answers", 1, "text"), "", r"answers\[1\].text: empty"),
         ((*QA, "answers", 1, "text"), "1999", r'answers\[1\].text: "1999" is not in the context'),
         ((*QA, "answers", 1, "answer_start"), GONE, r"answers\[1\]: 'answer_start' is missing"),
-        ((*QA, "answers", 1, "answer_start"), 22.0, r"answer_start: must be a whole number, not 22.0"),
         ((*QA, "answers", 1, "answer_start"), True, r"answer_start: must be a whole number, not true"),
         ((*QA, "answers", 1, "answer_start"), -1, r"answer_start: -1 is outside the context \(0 to 65\)"),
         ((*QA, "answers", 1, "answer_start"), 66, r"answer_start: 66 is outside the context"),
