@@ -74,15 +74,12 @@ def test_everything_trained_needs_no_particular_weights(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
-def test_the_pooler_may_differ(saved):
-    """Many checkpoints come without one, and it is then drawn at random."""
+def test_the_pooler_and_the_precision_may_differ(saved):
+    """Many checkpoints come without a pooler, and it is then drawn at random."""
     model = tiny_encoder("bert")
     torch.nn.init.ones_(model.pooler.dense.weight)
     load_tuned(model, saved)
     assert load_file(saved)["embeddings.LayerNorm.weight"].equal(model.embeddings.LayerNorm.weight)
-
-
-def test_encoder_in_another_precision(saved):
     half = tiny_encoder("bert").to(torch.bfloat16)
     load_tuned(half, saved)
     assert {parameter.dtype for parameter in half.parameters()} == {torch.bfloat16}
@@ -121,15 +118,12 @@ def test_truncated(saved, share):
         load_tuned(tiny_encoder("bert"), saved)
 
 
-def test_missing(tmp_path):
-    with pytest.raises(UserError, match="no such file"):
-        load_tuned(tiny_encoder("bert"), tmp_path / "nothing.safetensors")
-
-
-def test_foreign_safetensors(saved):
+def test_missing_or_foreign(saved):
     save_file({"a": torch.zeros(2)}, saved)
     with pytest.raises(UserError, match="not a tuning"):
         load_tuned(tiny_encoder("bert"), saved)
+    with pytest.raises(UserError, match="no such file"):
+        load_tuned(tiny_encoder("bert"), saved.parent / "nothing.safetensors")
 
 
 @pytest.mark.parametrize(

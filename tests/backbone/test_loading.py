@@ -39,26 +39,18 @@ def test_a_directory_may_be_relative_or_in_the_home(encoder, monkeypatch):
 
 
 def test_no_such_directory(tmp_path):
-    way_out = "name one with config.json and *.safetensors, or an alias: minilm, marco"
-    assert refused(tmp_path / "none") == f"{tmp_path / 'none'}: no such directory; {way_out}"
-    assert "no such directory" in refused("./none")
+    assert "no such directory; name one with config.json and *.safetensors, or an alias: minilm" in refused("./none")
+    assert str(tmp_path / "none") in refused(tmp_path / "none")
 
 
-def test_no_configuration(encoder):
-    (encoder / "config.json").unlink()
-    assert "no config.json" in refused(encoder)
-
-
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt"])
-def test_weights_that_could_run_code_are_not_read(name, encoder):
-    (encoder / "model.safetensors").unlink()
-    torch.save({"x": torch.zeros(2)}, encoder / name)
-    assert "no *.safetensors" in refused(encoder)
-
-
-def test_weights_under_another_name(encoder):
+def test_files_that_are_missing_or_could_run_code(encoder):
+    torch.save({"x": torch.zeros(2)}, encoder / "pytorch_model.bin")
     (encoder / "model.safetensors").rename(encoder / "adapter.safetensors")
     assert "model.safetensors" in refused(encoder)
+    (encoder / "adapter.safetensors").unlink()
+    assert "no *.safetensors" in refused(encoder)
+    (encoder / "config.json").unlink()
+    assert "no config.json" in refused(encoder)
 
 
 @pytest.mark.parametrize("content", ["", "hello", "3", "null", "[1]", "{}", '{"model_type": "zzz"}', "\ud800"])
@@ -107,40 +99,26 @@ def test_a_missing_weight_is_never_random(encoder):
     assert "1 weights that config.json asks for are missing, first encoder.layer.1.output.dense.weight" in message
 
 
-def test_weights_saved_with_a_head_are_found(encoder):
+def test_weights_saved_with_a_head_or_in_half_precision(encoder):
     """Checkpoints of whole models put the encoder's name before its weights, and have no pooler."""
     plain = Backbone.load(str(encoder)).model.state_dict()
-    save_file(
-        {f"bert.{key}": value.clone() for key, value in plain.items() if "pooler" not in key},
-        encoder / "model.safetensors",
-    )
+    saved = {f"bert.{key}": value.half() for key, value in plain.items() if "pooler" not in key}
+    save_file(saved, encoder / "model.safetensors")
     found = Backbone.load(str(encoder)).model.state_dict()
-    assert all(torch.equal(found[key], plain[key]) for key in plain if "pooler" not in key)
+    assert {value.dtype for value in found.values()} == {torch.float32}
+    assert all(torch.equal(found[key], plain[key].half().float()) for key in plain if "pooler" not in key)
 
 
-def test_half_precision_weights_become_fp32(encoder):
-    path = encoder / "model.safetensors"
-    save_file({key: value.half() for key, value in load_file(path).items()}, path)
-    assert {parameter.dtype for parameter in Backbone.load(str(encoder)).parameters()} == {torch.float32}
-
-
-def test_a_missing_tokenizer_is_never_made_up(encoder):
+def test_tokenizers_that_do_not_belong_to_the_encoder(encoder, tmp_path):
+    for vocabulary in (100, 1000):
+        other = save_tiny(tmp_path / str(vocabulary), "bert", vocab_size=vocabulary)
+        assert f"knows 156 tokens and its encoder {vocabulary}" in refused(other)
+    for content in ("", "{}", "[]", '{"model": 3}'):
+        (encoder / "tokenizer.json").write_text(content)
+        assert refused(encoder).startswith(f"{encoder}: ")
     for path in [*encoder.glob("*token*"), *encoder.glob("vocab*")]:
         path.unlink()
-    assert "tokenizer.json is missing or belongs to another encoder" in refused(encoder)
-
-
-def test_the_tokenizer_of_another_encoder(encoder, tmp_path):
-    other = save_tiny(tmp_path / "other", "bert", vocab_size=100)
-    assert "knows 156 tokens and its encoder 100" in refused(other)
-    other = save_tiny(tmp_path / "larger", "bert", vocab_size=1000)
-    assert "knows 156 tokens and its encoder 1000" in refused(other)
-
-
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"model": 3}'])
-def test_a_broken_tokenizer(content, encoder):
-    (encoder / "tokenizer.json").write_text(content)
-    assert refused(encoder).startswith(f"{encoder}: ")
+    assert "tokenizer.json is missing or belongs to another encoder" in refused(encoder)  # never made up
 
 
 def test_padding_and_truncation_of_the_file_are_switched_off(encoder):

@@ -10,31 +10,20 @@ from encoders import FAMILIES, save_tiny, tiny_encoder
 
 PUBLISHED = {
     "bert-base-uncased": 109_482_240,
-    "bert-base-cased": 108_310_272,
     "bert-large-uncased": 335_141_888,
-    "bert-large-cased": 333_579_264,
-    "bert-base-multilingual-cased": 177_853_440,
     "bert-tiny": 4_385_920,
     "TinyBERT_General_4L_312D": 14_350_248,
     "minilm": 22_713_216,
     "marco": 33_360_000,
-    "albert-base-v1": 11_683_584,
     "albert-base-v2": 11_683_584,
     "albert-large-v2": 17_683_968,
-    "albert-xlarge-v2": 58_724_864,
     "albert-xxlarge-v2": 222_595_584,
     "distilbert-base-uncased": 66_362_880,
-    "distilbert-base-cased": 65_190_912,
-    "distilbert-base-multilingual-cased": 134_734_080,
     "distilroberta-base": 82_118_400,
     "roberta-base": 124_645_632,
-    "roberta-large": 355_359_744,
     "xlm-roberta-base": 278_043_648,
     "electra-small-discriminator": 13_483_008,
-    "electra-base-discriminator": 108_891_648,
-    "electra-large-discriminator": 334_092_288,
     "all-mpnet-base-v2": 109_486_464,
-    "deberta-v3-small": 141_304_320,
     "deberta-v3-base": 183_831_552,
 }
 
@@ -49,14 +38,10 @@ def test_published_size(name):
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_known_shape_can_be_taken_apart(name):
     model = empty_model(name)
+    assert set(ALIASES.values()) <= SHAPES.keys() and name not in ALIASES
     own = blocks(model)
     assert len(projections(model)) == len(own)
     assert len(own) == (1 if name.startswith("albert") else layer_count(model) - 1)
-
-
-def test_aliases_lead_somewhere():
-    assert set(ALIASES.values()) <= SHAPES.keys()
-    assert not ALIASES.keys() & SHAPES.keys()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Exactly the planned tensors train, on every family; adapters follow Houlsby's formula; published counts hold."""
 
-import copy
 import re
 import sys
 
@@ -15,7 +14,6 @@ from bertvision.backbone.shapes import empty_model
 from bertvision.backbone.tuning import Adapter, Tuning, apply, count, first_trained, is_added, is_split, set_training
 from bertvision.errors import UserError
 from encoders import FAMILIES, tiny_batch, tiny_encoder
-from real import minilm
 
 READOUT = 768 * 2 + 2
 # ALBERT's layers share one block, so they cannot train apart
@@ -43,11 +41,11 @@ def moved_by_training(model, steps: int = 1) -> set[str]:
     return {name for name, tensor in model.state_dict().items() if not torch.equal(tensor, before[name])}
 
 
-def expected_to_move(model, tuning: Tuning, depth: int = 3) -> set[str]:
+def expected_to_move(model, tuning: Tuning) -> set[str]:
     """By name, from the plan's definition; no gradient reaches the pooler, which no head reads."""
 
     def moves(name: str) -> bool:
-        block = re.search(r"\blayer\.(\d+)\.", name)
+        depth, block = 3, re.search(r"\blayer\.(\d+)\.", name)
         if tuning.train_layers in ("all", depth) or is_added(name):
             return True
         if block is not None and int(block[1]) >= depth - tuning.train_layers:
@@ -71,16 +69,6 @@ def test_exactly_the_planned_tensors_move(family, train_layers, tuning):
         assert moved_by_training(model) == {n for n in expected if not n.startswith("pooler")}
 
 
-@pytest.mark.parametrize(("train_layers", "size"), [(0, 0), (3, 0), (0, 64), (6, 0)])
-def test_on_the_packaged_minilm(train_layers, size):
-    model, tuning = copy.deepcopy(minilm().model), Tuning(train_layers, adapters=size)
-    plain = model(**tiny_batch(model)).last_hidden_state
-    apply(model, tuning)
-    assert torch.allclose(model(**tiny_batch(model)).last_hidden_state, plain, atol=1e-5)
-    expected = expected_to_move(model, tuning, depth=6)
-    assert moved_by_training(model) == {n for n in expected if not n.startswith("pooler")}
-
-
 def test_a_plan_replaces_the_one_before():
     model = tiny_encoder("bert")
     apply(model, Tuning(0))
@@ -101,16 +89,7 @@ def test_a_frozen_lower_part_runs_without_dropout(family):
     assert not torch.equal(states[0][-1], states[1][-1])
 
 
-@pytest.mark.parametrize(
-    "tuning",
-    [
-        Tuning(1),
-        Tuning("all", norms="trained"),
-        Tuning(3, norms="trained"),
-        Tuning(1, adapters=4, norms="trained"),
-        Tuning(1, lora=2, norms="trained"),
-    ],
-)
+@pytest.mark.parametrize("tuning", [Tuning(1), Tuning(3, norms="trained"), Tuning(1, adapters=4, norms="trained")])
 def test_where_something_trains_below_there_is_dropout_everywhere(tuning):
     model = tiny_encoder("bert")
     apply(model, tuning)
@@ -190,13 +169,6 @@ def test_the_seed_alone_decides_initial_values(tuning):
     assert len({tensor.sum().item() for tensor in first}) == len(first)  # no two start alike
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_adapters_have_the_precision_of_the_encoder(dtype):
-    model = tiny_encoder("bert").to(dtype)
-    apply(model, Tuning(adapters=4))
-    assert {parameter.dtype for parameter in model.parameters()} == {dtype}
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_lora_and_norms_train_alone(family):
     pytest.importorskip("peft")
@@ -243,19 +215,10 @@ def test_adapters_twice_are_refused_and_lora_needs_peft(monkeypatch):
         apply(tiny_encoder("bert"), Tuning(0, lora=4))
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"train_layers": -1},
-        {"train_layers": "some"},
-        {"train_layers": True},
-        {"adapters": -2},
-        {"adapters": 1.5},
-        {"lora": -1},
-        {"norms": "none"},
-    ],
-)
-def test_impossible_plans(wrong):
-    (key,) = wrong
+WRONG = {"train_layers": [-1, "some", True], "adapters": [-2, 1.5], "lora": [-1], "norms": ["none"]}
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in WRONG.items() for value in values])
+def test_impossible_plans(key, value):
     with pytest.raises(UserError, match=f"^{key}: "):
-        Tuning(**wrong)
+        Tuning(**{key: value})

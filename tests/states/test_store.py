@@ -99,11 +99,8 @@ def test_less_than_is_kept_can_be_read(tmp_path, dtype):
     offered = {reads: some.offers(reads, "all") for reads in ("all", "last", (0,), (0, 2), (1,))}
     assert offered == {"all": False, "last": True, (0,): True, (0, 2): True, (1,): False}
     assert store.states(index[:0]).layers.shape == (0, backbone.layers, 1, backbone.width)
-
-
-def test_no_windows_no_shards(tmp_path):
-    write_store(tmp_path, tiny_backbone(), windows_of([]))
-    assert len(Store.open(tmp_path, tiny_backbone(), windows_of([]))) == 0
+    write_store(tmp_path / "empty", backbone, windows_of([]))
+    assert len(Store.open(tmp_path / "empty", backbone, windows_of([]))) == 0
 
 
 def test_states_too_large_for_fp16_are_refused():
@@ -156,16 +153,12 @@ def test_a_cut_shard_is_refused_and_written_anew(written, tmp_path, keep):
     assert (copy / "shard-00000.bin").stat().st_mtime_ns == untouched
 
 
-def test_a_lost_shard_and_swapped_shards_are_refused(written, tmp_path):
-    copy = Path(shutil.copytree(written, tmp_path / "store"))
+def test_lost_shards_and_those_of_another_store_are_refused(written, tmp_path):
+    copy, other = Path(shutil.copytree(written, tmp_path / "store")), tmp_path / "other"
     (copy / "shard-00001.bin").unlink()
     assert "shard-00001.bin" in refused(copy)
     shutil.copy(copy / "shard-00000.bin", copy / "shard-00001.bin")
     assert "shard-00001.bin: damaged" in refused(copy)
-
-
-def test_a_manifest_of_another_store_is_refused(written, tmp_path):
-    copy, other = Path(shutil.copytree(written, tmp_path / "store")), tmp_path / "other"
     write_store(other, tiny_backbone(), windows_of(LENGTHS), Selection("int8"), shard_bytes=SHARD_BYTES)
     shutil.copy(other / "manifest.json", copy)
     assert "shard-00000.bin: damaged" in refused(copy)
