@@ -92,14 +92,7 @@ def test_narrow_feed_forward_is_no_attention():
 def test_fused_attention_without_a_line_for_it():
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
     sizes["vocab_size"] = 99
-    tokens = {
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "cls_token_id": 1,
-        "sep_token_id": 2,
-        "vocab_size": 99,
-    }
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1, "sep_token_id": 2}
     model = AutoModel.from_config(AutoConfig.for_model("modernbert", **sizes, **tokens))
     assert len(anatomy.blocks(model)) == 2
     found = anatomy.projections(model)[1]
