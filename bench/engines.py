@@ -12,6 +12,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ from bertvision.errors import UserError
 from bertvision.evaluate.bootstrap import resample_counts
 from bertvision.evaluate.squad import answerable, question_scores
 from bertvision.evaluate.threshold import choose_threshold
+from bertvision.serve.answers import collector_of, cut
 from bertvision.serve.export import export
 from bertvision.serve.reader import Reader
-from bertvision.serve.spans import span_collector
 from bertvision.tasks.decode import SpanPredictions
 from side_by_side import Race
 
@@ -38,10 +39,11 @@ def predictions(reader: Reader, articles: Sequence[dict[str, Any]]) -> SpanPredi
     """What a reader finds for all questions, before any threshold."""
     config = reader.config.tasks["spans"]
     asked = records(articles)
-    _, windows = reader._windows([(one.question, one.context) for one in asked], config)
-    collector = span_collector(asked, windows, config, top_k=1)
+    pairs = [(one.question, one.context) for one in asked]
+    windows = cut(reader.engine.tokenizer, pairs, config)
+    collector = collector_of(config, pairs, windows)
     reader.read_windows(windows, {"spans": collector}, counter())
-    return collector.finish()
+    return replace(collector.finish(), ids=[one.id for one in asked])
 
 
 def counter() -> Any:

@@ -22,12 +22,13 @@ from bertvision.data.batches import by_length, collate
 from bertvision.data.sources import load_articles
 from bertvision.data.squad import records
 from bertvision.data.windows import make_windows
+from bertvision.evaluate.ensemble import Ensemble, Member
 from bertvision.heads import Head, build_head
-from bertvision.serve.config import Ensemble, ReaderConfig, TaskConfig
-from bertvision.serve.engine import TorchEngine
+from bertvision.serve.answers import as_records
+from bertvision.serve.config import ReaderConfig, TaskConfig
+from bertvision.serve.engines import TorchEngine
 from bertvision.serve.export import export
 from bertvision.serve.reader import BATCH_TOKENS, Reader
-from bertvision.serve.spans import as_records
 from side_by_side import Race
 
 LENGTH, OVERLAP, NBEST, ANSWER = 384, 128, 20, 30
@@ -93,7 +94,7 @@ def warm_race(*ways: Callable[[], object], rounds: int) -> Race:
 
 
 def reader_of(backbone: Backbone, heads: dict[str, Head], members: Sequence[str]) -> Reader:
-    tasks = {"spans": TaskConfig("spans", tuple(members), Ensemble.of(list(members)))}
+    tasks = {"spans": TaskConfig("spans", Ensemble(tuple(Member(name, 0, 0.0) for name in members)))}
     engine = TorchEngine(backbone, {"spans": {name: heads[name] for name in members}}, tasks)
     return Reader(ReaderConfig(backbone.name, backbone.fingerprint, {}, tasks), engine, about={})
 

@@ -26,7 +26,7 @@ import httpx
 
 from bertvision.data.sources import load_articles
 from bertvision.data.squad import records
-from bertvision.serve.directory import find_reader, read_config
+from bertvision.serve.reader_dir import find_reader, read_config
 
 ROUNDS = 5
 CALM = 10.0  # seconds of a turn of the servers that do not batch

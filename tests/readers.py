@@ -11,9 +11,10 @@ import torch
 
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.tuning import Tuning, apply
+from bertvision.evaluate.ensemble import Ensemble, Member
 from bertvision.heads import build_head
-from bertvision.serve.config import Cutting, Decoding, Ensemble, ReaderConfig, TaskConfig
-from bertvision.serve.engine import TorchEngine
+from bertvision.serve.config import Cutting, Decoding, ReaderConfig, TaskConfig
+from bertvision.serve.engines import TorchEngine
 from bertvision.serve.reader import Reader
 from runs import encoder
 
@@ -53,8 +54,7 @@ def tiny_reader(
     entries = {name: dict(spec) for name, spec in zip(built, heads)}
     config = TaskConfig(
         task,
-        tuple(built),
-        Ensemble.of(list(built), how),
+        Ensemble(tuple(Member(name, 1, 1.0) for name in built), (), how),
         threshold,
         Decoding(rule=rule, answer_tokens=8),
         Cutting(max_length, 8, too_long or ("windows" if task == "spans" else "trim")),

@@ -79,6 +79,8 @@ def _message(hint: Any, value: Any, where: str, errors: list[Any]) -> str:
         return f"{place}.{first['loc'][-1]}: missing"
     if first["type"] in UNKNOWN:
         return f"{place}: unknown key; {_right_key(hint, path)}"
+    if first["type"] == "value_error":  # a check of the type's own
+        return f"{place}: {first['ctx']['error']}"
     same = [error for error in errors if _walk(value, error["loc"])[0] == path]
     allowed = [WORDS.get(error["type"], error["msg"]).format_map(error.get("ctx", {})) for error in same]
     choices = re.findall("'(.*?)'", " ".join(allowed)) if isinstance(given, str) else []

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from bertvision.errors import UserError
-from bertvision.serve.config import Ensemble, ReaderConfig, TaskConfig
-from bertvision.serve.limits import Limits
-from bertvision.serve.server import address, bind, build_server
+from bertvision.evaluate.ensemble import Ensemble, Member
+from bertvision.serve.config import ReaderConfig, TaskConfig
+from bertvision.serve.server import Hosts, Limits, address, bind, build_server
 
 
 class LastWordReader:
@@ -22,18 +22,13 @@ class LastWordReader:
     """
 
     def __init__(self, kinds: Sequence[str] = ("spans", "labels", "score")) -> None:
-        tasks = {
-            kind: TaskConfig(kind, ("h",), Ensemble("max", ("h",), (1.0,)), labels=("no", "yes")) for kind in kinds
-        }
+        tasks = {kind: TaskConfig(kind, Ensemble.of(Member("h", 1, 1.0)), labels=("no", "yes")) for kind in kinds}
         self.name, self.config = "last-word", ReaderConfig("none", "", {}, tasks)
         self.batches: list[int] = []
         self.finished = 0  # questions
         self.threads: set[str] = set()
         self.gate = threading.Event()
         self.gate.set()
-
-    def tokens(self, pairs: Sequence[tuple[str, str]]) -> list[int]:
-        return [len(question.split()) + len(context.split()) for question, context in pairs]
 
     def answers(
         self,
@@ -84,15 +79,18 @@ class LastWordReader:
 
 
 @contextmanager
-def serving(reader: Any, limits: Limits | None = None, token: str = "", page: bool = False) -> Iterator[str]:
-    """The URL of a running server; afterwards it is stopped as by a signal."""
+def serving(
+    reader: Any, limits: Limits | None = None, token: str = "", page: bool = False, hosts: Sequence[str] = ()
+) -> Iterator[str]:
+    """The URL of a running server; afterwards it is stopped as by a signal. hosts: as --allow-host."""
     with bind("127.0.0.1", 0) as listener:
         found: list[Any] = []
         ready = threading.Event()
 
         async def run() -> None:
-            server = build_server(reader, limits or Limits(), token, page)
+            server = build_server(reader, limits or Limits(), Hosts.of(listener, given=hosts), token, page)
             found.append(server)
+            serving.server = server  # type: ignore[attr-defined]  # the newest, for tests that look inside
             task = asyncio.create_task(server.serve(sockets=[listener]))
             while not server.started and not task.done():
                 await asyncio.sleep(0.01)

@@ -12,9 +12,8 @@ import pytest
 from rich.console import Console
 
 from bertvision.errors import UserError
-from bertvision.serve.ask import Query, best_of, gather
+from bertvision.serve.ask import Query, best_of, excerpt, gather, json_line, printable, show_answers, write_what_it_can
 from bertvision.serve.documents import from_text
-from bertvision.serve.show import excerpt, json_line, printable, show_answers, write_what_it_can
 from encoders import save_tiny
 from pages import pdf
 from readers import tiny_reader

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from bertvision.backbone.tuning import Tuning
 from bertvision.cli import app
 from bertvision.errors import UserError
-from bertvision.serve.directory import FILES
 from bertvision.serve.reader import Reader
+from bertvision.serve.reader_dir import FILES
 from readers import tiny_reader
 
 pytest.importorskip("onnxscript")

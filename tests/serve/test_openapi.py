@@ -12,7 +12,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from bertvision.serve.limits import Limits
+from bertvision.serve.server import Limits
 from serve.servers import LastWordReader, serving
 
 PROMISES = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]

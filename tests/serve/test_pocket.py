@@ -10,7 +10,7 @@ from bertvision.cli import app
 from bertvision.data.squad import read_articles
 from bertvision.evaluate.squad import score
 from bertvision.files import load_tensors
-from bertvision.serve.directory import CARD, PACKAGED, read_config
+from bertvision.serve.reader_dir import CARD, PACKAGED, read_config
 from real import DATA, marco, needs_squad
 
 POCKET = PACKAGED / "pocket"

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from bertvision.data.sources import load_articles
 from bertvision.data.squad import records
 from bertvision.errors import UserError
-from bertvision.serve.config import Ensemble
+from bertvision.serve.answers import probabilities, whole
 from bertvision.serve.reader import Reader
-from bertvision.serve.spans import probabilities, whole_characters, whole_words
 from encoders import WORDS
 from readers import LABELS, tiny_reader
 from real import minilm
@@ -54,21 +53,21 @@ def test_an_answer_is_cut_out_of_the_callers_own_text(family, context, top_k):
 
 
 def test_accents_stay_with_their_letters():
-    assert whole_characters("un cafe\u0301 noir", 3, 7) == (3, 8)
-    assert whole_characters("e\u0301e", 1, 3) == (0, 3)
-    assert whole_characters("plain", 0, 5) == (0, 5)
+    assert whole("un cafe\u0301 noir", 3, 7, words=False) == (3, 8)
+    assert whole("e\u0301e", 1, 3, words=False) == (0, 3)
+    assert whole("plain", 0, 5, words=False) == (0, 5)
     context = "the king cafe\u0301 "
     ends = {one["end"] for one in reader()("who", context, top_k=20)}
     assert context.index("\u0301") not in ends
 
 
 def test_words_are_not_cut_into_the_pieces_of_the_tokenizer():
-    assert whole_words("by Louis de Foix, who", 3, 15) == (3, 16)
-    assert whole_words("by Louis de Foix, who", 15, 16) == (12, 16)
-    assert whole_words("Zoe\u0308s 1,700 B2-C", 0, 1) == (0, 5)
-    assert whole_words("1,700 B2-C", 2, 3) == (2, 5)  # as tokenizers do, it parts at signs
-    assert whole_words("1,700 B2-C", 6, 7) == (6, 8)
-    assert whole_words("由艾达创立", 1, 3) == (1, 3)  # no spaces, no words to be seen
+    assert whole("by Louis de Foix, who", 3, 15) == (3, 16)
+    assert whole("by Louis de Foix, who", 15, 16) == (12, 16)
+    assert whole("Zoe\u0308s 1,700 B2-C", 0, 1) == (0, 5)
+    assert whole("1,700 B2-C", 2, 3) == (2, 5)  # as tokenizers do, it parts at signs
+    assert whole("1,700 B2-C", 6, 7) == (6, 8)
+    assert whole("由艾达创立", 1, 3) == (1, 3)  # no spaces, no words to be seen
     context = "zzqqxx the kingqx " * 3
     found = reader()("who", context, top_k=30)
     assert {word for one in found for word in one["answer"].split()} <= {"zzqqxx", "the", "kingqx"}
@@ -106,14 +105,14 @@ def test_shapes_of_calls_and_results():
         ({"question": " ", "context": TEXT}, "question: is empty"),
         ({"question": 3, "context": TEXT}, "question: must be a string or a list"),
         ({"question": ["who", None], "context": TEXT}, "question: must be a string, not NoneType"),
-        ({"question": ["a", "b"], "context": ["x"]}, "lists of 2 and 1"),
+        ({"question": ["a", "b"], "context": ["x"]}, "lists of 1 and 2"),
         ({"question": [{"q": 1}]}, '{"question": ..., "context": ...}'),
-        ({"question": "who", "context": TEXT, "top_k": 0}, "top_k: must be a whole number from 1 up, not 0"),
+        ({"question": "who", "context": TEXT, "top_k": 0}, "top_k: must be a whole number, at least 1, not 0"),
         ({"question": "who", "context": TEXT, "no_answer_threshold": 2}, "a probability from 0 to 1, not 2"),
         ({"question": {"question": "who", "context": TEXT}, "context": "b"}, "context: is in the dictionary already"),
         ({"question": "who", "context": TEXT, "max_answer_len": 0}, "max_answer_len: must be a whole number"),
-        ({"question": "who", "context": TEXT, "doc_stride": 8}, "doc_stride: windows are cut as the reader was"),
-        ({"question": "who", "context": TEXT, "max_seq_len": 8}, "max_seq_len: windows are cut as the reader was"),
+        ({"question": "who", "context": TEXT, "doc_stride": 8}, "doc_stride: windows are cut as in training"),
+        ({"question": "who", "context": TEXT, "max_seq_len": 8}, "max_seq_len: windows are cut as in training"),
         ({"question": "who", "context": TEXT, "colour": 8}, "colour: a reader has no such option; there is: align_to"),
         ({"question": "who", "context": TEXT, "topk": 8}, "topk: a reader has no such option; did you mean 'top_k'?"),
     ],
@@ -263,12 +262,6 @@ def test_an_ensemble_of_twins_is_the_head_alone(how):
     assert twins("who", TEXT)["score"] == pytest.approx(alone("who", TEXT)["score"], abs=1e-4)
 
 
-def test_an_ensemble_without_members_or_sense_is_refused():
-    assert "is impossible" in refused(lambda: Ensemble.of([]))
-    assert "is impossible" in refused(lambda: Ensemble.of(["a"], "vote"))  # type: ignore[arg-type]
-    assert "is impossible" in refused(lambda: Ensemble.of(["a", "b"], "mean", [1.0]))
-
-
 def test_labels_and_scores():
     labels, score = tiny_reader("labels"), tiny_reader("score")
     found = labels.classify(["the king", "the river " * 200])
@@ -279,8 +272,8 @@ def test_labels_and_scores():
     assert labels.classify("the king", "the queen")["label"] in LABELS
     assert isinstance(score.similarity("a king", "the king"), float)
     assert score.similarity(["a", "b"], "the king")[0] == pytest.approx(score.similarity("a", "the king"), abs=1e-5)
-    assert "not spans" in refused(lambda: labels("who", TEXT))
-    assert "not labels" in refused(lambda: score.classify("a"))
+    assert "none for answer" in refused(lambda: labels("who", TEXT))
+    assert "none for classify" in refused(lambda: score.classify("a"))
     assert "text: must be a string" in refused(lambda: labels.classify([3]))  # type: ignore[list-item]
     for wrong in (3, None, {"text": "a"}, b"a"):
         assert "texts: must be a string or a list of strings" in refused(lambda wrong=wrong: labels.classify(wrong))
@@ -306,7 +299,7 @@ def test_one_pass_serves_all_tasks(monkeypatch):
     assert found[0]["mood"]["label"] == parts["mood"].classify(*pairs[0])["label"]
     assert found[1]["likeness"] == pytest.approx(parts["likeness"].similarity(*pairs[1]), abs=1e-5)
     assert joined.classify(*pairs[0], task="mood")["label"] == found[0]["mood"]["label"]
-    assert "no task 'zzz'" in refused(lambda: joined.classify("a", task="zzz"))
+    assert "'zzz' is not a task for classify" in refused(lambda: joined.classify("a", task="zzz"))
 
 
 def test_readers_that_share_no_encoder_are_not_joined():
@@ -323,9 +316,10 @@ def test_a_real_encoder(tmp_path):
     backbone = minilm()
     from bertvision.data.batches import collate
     from bertvision.data.windows import make_windows
+    from bertvision.evaluate.ensemble import Ensemble, Member
     from bertvision.heads import build_head
-    from bertvision.serve.config import Cutting, Decoding, ReaderConfig, TaskConfig
-    from bertvision.serve.engine import TorchEngine
+    from bertvision.serve.config import ReaderConfig, TaskConfig
+    from bertvision.serve.engines import TorchEngine
     from bertvision.tasks import Spans
 
     chosen = [one for one in records(load_articles("sample:train:60")) if one.has_answer][:6]
@@ -340,7 +334,7 @@ def test_a_real_encoder(tmp_path):
         optimizer.zero_grad()
         Spans().loss(head(states), batch).backward()
         optimizer.step()
-    tasks = {"spans": TaskConfig("spans", ("pool",), Ensemble.of(["pool"]), 0.0, Decoding(), Cutting())}
+    tasks = {"spans": TaskConfig("spans", Ensemble.of(Member("pool", 1, 1.0)))}
     config = ReaderConfig("minilm", backbone.fingerprint, {}, tasks)
     about = {"spans": {"entries": {"pool": {"kind": "pool"}}, "outputs": 2}}
     made = Reader(config, TorchEngine(backbone, {"spans": {"pool": head}}, tasks), about=about)

@@ -13,8 +13,7 @@ import httpx
 import pytest
 
 from bertvision.errors import UserError
-from bertvision.serve.limits import Limits
-from bertvision.serve.server import address, bind
+from bertvision.serve.server import Hosts, Limits, address, bind
 from readers import tiny_reader
 from runs import Command, bertvision
 from serve.servers import LastWordReader, serving
@@ -76,7 +75,7 @@ def test_stopping_answers_what_waits_in_the_queue():
 
 
 def test_a_head_that_never_ends_is_not_waited_for():
-    whole, half = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n", b"POST /answer HTTP/1.1\r\nHost: a\r\n"
+    whole, half = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", b"POST /answer HTTP/1.1\r\nHost: a\r\n"
     with serving(LastWordReader(), Limits(timeout=1.5, connections=4)) as url, ExitStack() as stack:
         where = (url.removeprefix("http://").split(":")[0], int(url.rpartition(":")[2]))
         idle = [stack.enter_context(socket.create_connection(where, timeout=60)) for _ in range(3)]
@@ -114,7 +113,7 @@ def test_a_taken_port_is_one_line(place):
         done = bertvision("serve", "reader", "--port", port, cwd=place)
     assert done.code == 2 and done.out == ""
     assert done.err == (
-        f"bertvision: 127.0.0.1:{port} is taken by another program; choose another --port, 0 for any that is free\n"
+        f"bertvision: 127.0.0.1:{port} is in use by another program; choose another --port, 0 for any free one\n"
     )
 
 
@@ -133,6 +132,22 @@ def test_what_cannot_be_served_is_one_line(place, args, says):
     done = bertvision("serve", *args, cwd=place)  # an error before it serves, or the test would not end
     assert done.code == 2 and done.out == ""
     assert done.err.startswith(f"bertvision: {says}") and done.err.count("\n") == 1
+
+
+def test_answers_are_sent_at_once():
+    """Without TCP_NODELAY every answer waits 40 ms for an acknowledgement."""
+    with serving(LastWordReader()) as url, httpx.Client() as client:
+        client.get(f"{url}/health")
+        (connection,) = serving.server.server_state.connections  # type: ignore[attr-defined]
+        accepted = connection.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+
+def test_the_names_of_a_server_on_all_addresses():
+    with bind("0.0.0.0", 0) as everywhere:
+        hosts = Hosts.of(everywhere, "0.0.0.0")
+    assert all(map(hosts.allow, ("10.1.2.3:80", "[fe80::1]:80", "localhost", socket.gethostname())))
+    assert not any(map(hosts.allow, ("evil.example", "", "10.1.2.3.evil.example")))
 
 
 def test_addresses():

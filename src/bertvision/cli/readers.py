@@ -1,11 +1,13 @@
 """Verbs that build, query, serve and export a reader."""
 
 import sys
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from bertvision.cli.options import AsJson, Checkpoint, Code, RunPath, arg, opt, print_json
+
+if TYPE_CHECKING:
+    from bertvision.serve.reader import Reader
 
 DEFAULT_READER = "pocket"  # comes with the package
 EncoderPath = Annotated[str | None, opt("The reader's encoder, if it has moved.", "--backbone")]
@@ -27,13 +29,12 @@ def ask(
     as_json: AsJson = False,
 ) -> None:
     """Answer questions from a text, from files or from stdin."""
-    from bertvision.serve.ask import answer, gather, streams
+    from bertvision.serve.ask import answer, gather, json_line, reading_bar, show_answers, streams, write_what_it_can
 
     queries = gather(question, context, [*(file or ()), *(files or ())], questions)
     from rich.console import Console
 
     from bertvision.serve.reader import Reader
-    from bertvision.serve.show import json_line, reading_bar, show_answers, write_what_it_can
 
     loaded, console = Reader.from_pretrained(reader, engine=engine, backbone=backbone), Console()
     write_what_it_can(sys.stdout)
@@ -50,6 +51,7 @@ def serve(
     host: Annotated[str, opt("Address to listen at; 0.0.0.0 for all of this machine.")] = "127.0.0.1",
     port: Annotated[int, opt("Port; 0 for any that is free.")] = 8000,
     token: Annotated[str, opt("Token that requests must carry.", envvar="BERTVISION_TOKEN")] = "",
+    allow_host: Annotated[list[str] | None, opt("Further host name of the server; may be repeated.")] = None,
     page: Annotated[bool, opt("Serve a page to try it, at /.")] = True,
     batch_tokens: Annotated[int, opt("Tokens of one pass of the model; 1 = no batching.")] = 4096,
     queue: Annotated[int, opt("Most questions in the queue.")] = 256,
@@ -63,12 +65,17 @@ def serve(
 ) -> None:
     """Answers over HTTP: a JSON API, documented at /docs, and a page to try it at /."""
     from bertvision.serve import server
-    from bertvision.serve.limits import Limits
 
     sizes = {"body": max_body, "questions": max_questions, "context": max_context}
-    limits = Limits(**sizes, queue=queue, batch_tokens=batch_tokens, timeout=timeout)
-    load = partial(server.load_reader, reader, engine=engine, backbone=backbone)
-    server.serve(load, host=host, port=port, limits=limits, token=token, page=page)
+    limits = server.Limits(**sizes, queue=queue, batch_tokens=batch_tokens, timeout=timeout)
+
+    def load() -> "Reader":
+        from bertvision.serve.reader import Reader
+
+        return Reader.from_pretrained(reader, engine=engine, backbone=backbone)
+
+    hosts = allow_host or ()
+    server.serve(load, host=host, port=port, limits=limits, token=token, page=page, allow_hosts=hosts)
 
 
 def reader(
@@ -84,8 +91,8 @@ def reader(
     as_json: AsJson = False,
 ) -> None:
     """Make a reader of a run; a study makes one by itself."""
+    from bertvision.serve.ask import reading_bar
     from bertvision.serve.build import build_reader
-    from bertvision.serve.show import reading_bar
 
     with reading_bar(False) as progress:
         chosen: Any = {"checkpoint": checkpoint, "seed": seed, "members": members or None, "how": how}

@@ -9,15 +9,15 @@ from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.tuning import Tuning
 from bertvision.data.sources import is_text
 from bertvision.errors import UserError
-from bertvision.evaluate.ensemble import How
+from bertvision.evaluate.ensemble import BACKBONE, Ensemble, How, Member
 from bertvision.files import read_json
 from bertvision.heads import Head, options
 from bertvision.recipe import Recipe
 from bertvision.serve.card import write_card
-from bertvision.serve.config import Cutting, Decoding, Ensemble, ReaderConfig, TaskConfig
-from bertvision.serve.engine import TorchEngine
+from bertvision.serve.config import Cutting, Decoding, ReaderConfig, TaskConfig
+from bertvision.serve.engines import TorchEngine
 from bertvision.serve.reader import Progress, Reader
-from bertvision.serve.weights import lasting
+from bertvision.serve.reader_dir import lasting
 from bertvision.tasks import Task
 from bertvision.train.bank import HeadBank, bank_path
 from bertvision.train.combine import Sitter, named
@@ -26,7 +26,6 @@ from bertvision.train.greedy import FILE
 from bertvision.train.study import Study
 
 ENSEMBLE = "ensemble.json"  # what `bertvision ensemble` leaves
-BACKBONE = "backbone"  # how the head that was tuned with the backbone is called
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +38,15 @@ class Choice:
     threshold: float
     merit: float
     row: dict[str, Any]
+
+    @property
+    def names(self) -> list[str]:
+        return [member.name for member in self.ensemble.members]
+
+
+def _ensemble(names: Sequence[str], how: How, weights: Sequence[float], seed: int, epoch: float) -> Ensemble:
+    members = tuple(Member("" if name == BACKBONE else name, seed, epoch) for name in names)
+    return Ensemble(members, tuple(weights), how, "" if len(names) == 1 else "given")
 
 
 def build_reader(
@@ -68,13 +76,13 @@ def build_reader(
     choices = [*_scored(rows), *_committees(run, rows)]
     fitting = [one for one in choices if one.epoch == epoch and seed in (None, one.seed)]
     if members is not None:
-        fitting = [one for one in fitting if set(one.ensemble.members) == set(members)]
+        fitting = [one for one in fitting if set(one.names) == set(members)]
     if how is not None:
         fitting = [one for one in fitting if one.ensemble.how == how or len(one.ensemble.members) == 1]
     if not fitting and members and threshold_data:
-        fitting = [_unscored(rows, epoch, seed, Ensemble.of(members, cast(How, how or "max")))]
+        fitting = [_unscored(rows, epoch, seed, members, cast(How, how or "max"))]
     if not fitting:
-        known = sorted({f"{' + '.join(c.ensemble.members)} (epoch {c.epoch:g}, seed {c.seed})" for c in choices})
+        known = sorted({f"{' + '.join(c.names)} (epoch {c.epoch:g}, seed {c.seed})" for c in choices})
         raise UserError(f"{run}: nothing like this was scored; there is: {', '.join(known)}")
     best = max(fitting, key=lambda one: one.merit)
     return _assemble(run, best, threshold_data, progress).save_pretrained(out, storage=storage)
@@ -111,9 +119,12 @@ def _names(text: str, rows: Sequence[dict[str, Any]], epoch: float) -> list[str]
     return list(dict.fromkeys(one.member for one in named(text, sitters, sitters)))
 
 
-def _unscored(rows: Sequence[dict[str, Any]], epoch: float, seed: int | None, ensemble: Ensemble) -> Choice:
+def _unscored(
+    rows: Sequence[dict[str, Any]], epoch: float, seed: int | None, members: Sequence[str], how: How
+) -> Choice:
     """Members that were never judged together; their threshold is yet to be chosen."""
     first = min(row["seed"] for row in rows) if seed is None else seed
+    ensemble = _ensemble(members, how, (), first, epoch)
     return Choice(first, epoch, ensemble, 0.0, 0.0, {"checkpoint": epoch, "seed": first})
 
 
@@ -121,7 +132,7 @@ def _scored(rows: Sequence[dict[str, Any]]) -> Iterator[Choice]:
     for row in rows:
         how = row.get("how", "max")
         members = row["parts"].removesuffix(f", {how}").split(" + ") if "parts" in row else [row["member"]]
-        ensemble = Ensemble.of(members, how)
+        ensemble = _ensemble(members, how, (), row["seed"], row["checkpoint"])
         yield Choice(row["seed"], row["checkpoint"], ensemble, row["threshold"], _merit(row), row)
 
 
@@ -137,8 +148,8 @@ def _committees(run: Path, rows: Sequence[dict[str, Any]]) -> Iterator[Choice]:
         places = {(member["checkpoint"], member["seed"]) for member in members}
         if len(places) == 1 and places <= scored:
             weights = [member["weight"] for member in members]
-            ensemble = Ensemble.of([member["member"] for member in members], one["how"], weights)
             row, ((epoch, seed),) = one["test"][-1], places
+            ensemble = _ensemble([member["member"] for member in members], one["how"], weights, seed, epoch)
             yield Choice(seed, epoch, ensemble, one["threshold"], _merit(row), row)
 
 
@@ -186,12 +197,12 @@ def _chosen_heads(
 ) -> tuple[dict[str, Head], dict[str, dict[str, Any]]]:
     """The heads of the chosen ensemble by name, and how to build each. place: the directory of the seed."""
     known = {BACKBONE: (joint, joint_entry)}
-    if set(choice.ensemble.members) != {BACKBONE}:
+    if set(choice.names) != {BACKBONE}:
         known |= _banked(place, choice.epoch)
-    missing = [name for name in choice.ensemble.members if name not in known]
+    missing = [name for name in choice.names if name not in known]
     if missing:
         raise UserError(f"{place}: the head {missing[0]!r} of epoch {choice.epoch:g} is not there; run the study again")
-    kept = {name: known[name] for name in choice.ensemble.members}
+    kept = {name: known[name] for name in choice.names}
     return {name: head for name, (head, _) in kept.items()}, {name: _spec(entry) for name, (_, entry) in kept.items()}
 
 
@@ -219,7 +230,6 @@ def _task_config(recipe: Recipe, choice: Choice, facts: Mapping[str, Any]) -> Ta
     low, high = facts.get("scale", (-1.0, 1.0))
     return TaskConfig(
         recipe.task,
-        choice.ensemble.members,
         choice.ensemble,
         float(choice.threshold),
         Decoding(evaluate.decoding, evaluate.nbest, evaluate.answer_tokens),

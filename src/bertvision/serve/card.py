@@ -55,10 +55,10 @@ def _purpose(task: TaskConfig) -> str:
 def _anatomy(config: ReaderConfig, task: TaskConfig, row: Mapping[str, Any]) -> str:
     encoder = Path(config.backbone).name
     tuned = ", ".join(f"{key} = {value}" for key, value in config.tuning.items()) or "not tuned"
-    heads = f"the {task.ensemble.how} of " if len(task.ensemble.members) > 1 else ""
+    heads = f"the {task.ensemble.how} of " if len(task.heads) > 1 else ""
     lines = [
         f"- backbone: {encoder} (fingerprint {config.fingerprint[:12]}), {tuned}",
-        f"- heads: {heads}{' and '.join(task.ensemble.members)}",
+        f"- heads: {heads}{' and '.join(task.heads)}",
         f"- checkpoint {row['checkpoint']:g}, seed {row['seed']}",
         f"- windows of {task.windows.max_length} tokens"
         + (f" that share {task.windows.overlap}" if task.windows.too_long == "windows" else ""),
@@ -125,3 +125,19 @@ def _licence(config: ReaderConfig, facts: Mapping[str, Any]) -> str:
     if "sample:" in sources:
         lines.append("- sample set: Apache-2.0, as bertvision")
     return "\n".join(lines)
+
+
+FRONT = re.compile(r"\A---\n.*?^---$", re.DOTALL | re.MULTILINE)
+LICENCE = re.compile(r"^license: (.+)$", re.MULTILINE)
+HEADING = re.compile(r"^(?=#)", re.MULTILINE)
+
+
+def join_cards(cards: Mapping[str, str]) -> str:
+    """One card of several, {name of a task: a reader's card}: all that they say, each under its task."""
+    found = {name: FRONT.sub("", card).strip() for name, card in cards.items()}
+    licences = sorted({licence for card in cards.values() for licence in LICENCE.findall(card)})
+    front = ["library_name: bertvision", *(f"license: {one}" for one in licences if len(licences) == 1)]
+    if len(licences) > 1:
+        front += ["license: other", f"license_name: {' and '.join(licences)}"]
+    parts = [f"# {name}\n\n{HEADING.sub('#', text)}" for name, text in found.items()]
+    return "\n".join(["---", *front, "---\n\n"]) + "\n\n".join(parts) + "\n"

@@ -1,4 +1,4 @@
-"""A reader as one ONNX file: encoder, adapters and heads together, for any batch size and length."""
+"""Export of a reader as one ONNX file: encoder, adapters and heads, for any batch size and length."""
 
 import json
 import logging
@@ -16,14 +16,18 @@ from bertvision.backbone.checkpoint import trained_state
 from bertvision.data.batches import Batch
 from bertvision.errors import UserError
 from bertvision.files import replacing, write_json, write_text
-from bertvision.serve import directory
-from bertvision.serve.config import ReaderConfig
-from bertvision.serve.directory import GRAPH, TOKENIZER
-from bertvision.serve.engine import TorchEngine
-from bertvision.serve.onnx_engine import NOTES, need, output_name
+from bertvision.serve.engines import NOTES, TorchEngine, need, output_name
 from bertvision.serve.reader import Reader
-from bertvision.serve.seal import config_digest, stored_digest, weights_digest
-from bertvision.serve.weights import head_tensors
+from bertvision.serve.reader_dir import (
+    CARD,
+    CONFIG,
+    GRAPH,
+    TOKENIZER,
+    config_digest,
+    head_tensors,
+    stored_digest,
+    weights_digest,
+)
 
 OPSET = 20  # the first that has GELU as one operation
 LARGEST = 2_000_000_000  # bytes; a file of this format cannot be larger
@@ -38,7 +42,7 @@ class Members(nn.Module):
     def __init__(self, engine: TorchEngine) -> None:
         super().__init__()
         self.backbone = engine.backbone
-        self.names = [(task, key) for task, config in engine.tasks.items() for key in config.ensemble.members]
+        self.names = [(task, key) for task, config in engine.tasks.items() for key in config.heads]
         self.heads = nn.ModuleList(engine.heads[task][key] for task, key in self.names)
 
     def forward(self, ids: Tensor, types: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
@@ -60,10 +64,10 @@ def export(reader: Reader, out: Path, *, int8: bool = False) -> Path:
     size = sum(tensor.numel() * tensor.element_size() for tensor in members.state_dict().values())
     if size > LARGEST:
         raise UserError(f"export: {size / 1e9:.1f} GB of weights do not fit into one ONNX file (2 GB); keep torch")
-    notes = _notes(reader.config, reader.engine)
+    notes = _notes(reader)
     if stored_digest(out, reader.config) not in ("", notes["weights"]):
         raise UserError(f"{out}: holds another reader; choose another directory for the exported one")
-    (out / directory.CONFIG).unlink(missing_ok=True)  # gone first, back last: what is half written is no reader
+    (out / CONFIG).unlink(missing_ok=True)  # removed first, written last: a half-written directory is not a reader
     with replacing(out / GRAPH) as scratch:
         _write_graph(members, scratch)
         if int8:
@@ -71,13 +75,13 @@ def export(reader: Reader, out: Path, *, int8: bool = False) -> Path:
         _add_notes(scratch, {"int8": int8, **notes})
     with replacing(out / TOKENIZER) as scratch:
         reader.engine.tokenizer.save(str(scratch))
-    write_text(out / directory.CARD, reader.card)
-    write_json(out / directory.CONFIG, reader.config.to_json())
+    write_text(out / CARD, reader.card)
+    write_json(out / CONFIG, reader.config.to_json())
     return out / GRAPH
 
 
 def _write_graph(members: Members, path: Path) -> None:
-    mask = torch.arange(7) < torch.tensor([[7], [5]])  # (2, 7): a batch with padding, as the graph must bear it
+    mask = torch.arange(7) < torch.tensor([[7], [5]])  # (2, 7): a batch with padding
     ids, types = mask.long() * 3, torch.zeros(2, 7, dtype=torch.int64)
     free = dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC)  # both the batch and its length
     with _quiet(), torch.no_grad(), _plain_attention(members.backbone):
@@ -91,12 +95,12 @@ def _write_graph(members: Members, path: Path) -> None:
             dynamic_shapes=(free, free, free),
             verbose=False,
         )
-        assert program is not None  # it is None only for the exporter of old
+        assert program is not None  # it is None only without dynamo
         program.save(str(path), external_data=False)
 
 
 def _quantise(path: Path) -> None:
-    """Weights of products and tables as int8; activations are quantised while running, as far as each batch needs."""
+    """Weights of matrix products and tables as int8; activations are quantised while running."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     with _quiet():
@@ -105,11 +109,13 @@ def _quantise(path: Path) -> None:
         )
 
 
-def _notes(config: ReaderConfig, engine: TorchEngine) -> dict[str, int | str]:
-    """What a batch must be like, and which reader the graph was made from."""
+def _notes(reader: Reader) -> dict[str, int | str]:
+    """How batches must look, and digests of the reader that the graph is made from."""
+    config, engine = reader.config, reader.torch_engine("export")
     encoder = trained_state(engine.backbone.model) if config.tuning else {}
     weights = weights_digest(head_tensors(engine.heads), encoder)
-    return {"pad": engine.pad, "longest": engine.longest, "config": config_digest(config), "weights": weights}
+    digest = config_digest(config.to_json())
+    return {"pad": engine.pad, "longest": engine.longest, "config": digest, "weights": weights}
 
 
 def _add_notes(path: Path, notes: dict[str, int | str]) -> None:
@@ -122,9 +128,9 @@ def _add_notes(path: Path, notes: dict[str, int | str]) -> None:
 
 @contextmanager
 def _plain_attention(backbone: Backbone) -> Iterator[None]:
-    """Inside, attention is products, a sum and a softmax, which runtimes fuse and run fast.
+    """Attention as products, a sum and a softmax, which ONNX runtimes fuse themselves.
 
-    Torch's fused function, decomposed for a graph, also guards against rows without any token; there are none here.
+    Torch's fused function, taken apart for a graph, also guards against rows without any token; there are none.
     """
     model = backbone.model
     before = model.config._attn_implementation
@@ -137,7 +143,7 @@ def _plain_attention(backbone: Backbone) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the remarks that exporter and quantiser make on the way, in three different manners."""
+    """Without the warnings and log lines of exporter and quantiser."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

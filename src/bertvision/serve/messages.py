@@ -1,4 +1,4 @@
-"""What goes over the wire: the server's answers, its one form of error, and the texts it takes."""
+"""Requests and responses of the HTTP API, as pydantic models."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ class Problem(BaseModel):
 
 
 class Candidate(BaseModel):
-    """A stretch of the context, or "" where "no answer" is the better guess."""
+    """A span of the context, or "" where "no answer" is more probable."""
 
     answer: str
     score: float = Field(ge=0, le=1, description="Probability.")
@@ -32,9 +32,9 @@ class Answered(BaseModel):
 
 
 class Answers(BaseModel):
-    """The answer to a request with one or many questions."""
+    """One entry for each question, in order."""
 
-    answers: list[Answered] = Field(description="One for each question, in order.")
+    answers: list[Answered]
 
 
 class Labelled(BaseModel):
@@ -46,19 +46,19 @@ class Labelled(BaseModel):
 
 
 class Labels(BaseModel):
-    """The answer to a request with one or many texts."""
+    """One entry for each text, in order."""
 
-    labels: list[Labelled] = Field(description="One for each text, in order.")
+    labels: list[Labelled]
 
 
 class Scores(BaseModel):
-    """The answer to a request with one or many pairs of texts."""
+    """One score for each pair, in order."""
 
-    scores: list[float] = Field(description="One for each pair, in order.")
+    scores: list[float]
 
 
 class Health(BaseModel):
-    """That the server is up, and what it serves."""
+    """The server is up; what it serves."""
 
     status: str
     reader: str
@@ -66,17 +66,14 @@ class Health(BaseModel):
 
 
 class Strict(BaseModel):
-    """A request: a field that is not known, or of another type, is an error, not silently left out or converted."""
+    """A request: unknown fields and values of another type are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 @dataclass(frozen=True)
 class OneOrMany:
-    """Makes a field of type list[str] take one text or a list of them.
-
-    longest: characters of one text; most: texts.
-    """
+    """A field of type list[str] that takes one text or a list of them. longest: characters of a text; most: texts."""
 
     longest: int
     most: int
@@ -100,6 +97,7 @@ def _listed(value: Any) -> Any:
 _PROBLEMS = {
     400: "The body is not JSON in UTF-8.",
     401: "A token is needed.",
+    403: "The Host or Origin is not allowed.",
     408: "The body did not arrive in time.",
     413: "The body is too long.",
     422: "A field is missing, wrong or over a limit.",

@@ -1,26 +1,24 @@
-"""Reader: what a study leaves for users. Questions in, answers out; texts in, labels and scores out."""
+"""Reader: answers questions on texts, labels and scores texts. A study leaves one."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bertvision.backbone.loading import upload_folder
+import torch
+
 from bertvision.data.batches import by_length, collate
-from bertvision.data.windows import Windows, make_windows
+from bertvision.data.windows import Windows
 from bertvision.errors import UserError, nearest
-from bertvision.serve import directory
-from bertvision.serve.asked import Asked, Options, check_options, check_pairs, pairs_of, refuse_unknown, text_pairs
-from bertvision.serve.config import ReaderConfig, TaskConfig
-from bertvision.serve.engine import Engine, TorchEngine
-from bertvision.serve.engines import load_engine
-from bertvision.serve.layers import layer_shares
-from bertvision.serve.spans import as_records, find_spots, rank, span_collector
-from bertvision.serve.texts import cut_texts, results, text_collector
+from bertvision.serve.answers import collector_of, cut, rank, results
+from bertvision.serve.arguments import Asked, Options, check_pairs, pairs_of, text_pairs
+from bertvision.serve.config import ReaderConfig
+from bertvision.serve.engines import Engine, TorchEngine, load_engine
+from bertvision.serve.reader_dir import Storage, find_reader, read_card, read_config, write_reader
 
 BATCH_TOKENS = 1024  # of all layers at once: what heads read of them stays in the cache
 Progress = Callable[[int, int], None]
-KEYWORDS = ("top_k", "no_answer_threshold", "layers", "max_answer_len", "handle_impossible_answer", "align_to_words")
 
 
 class Reader:
@@ -32,7 +30,7 @@ class Reader:
     def __init__(
         self, config: ReaderConfig, engine: Engine, *, about: Mapping[str, Any], card: str = "", name: str = "reader"
     ) -> None:
-        """about: how its heads are built, see weights.write_reader. card: its README.md."""
+        """about: how its heads are built, see `write_reader`. card: its README.md."""
         self.config, self.engine = config, engine
         self.about, self.card, self.name = dict(about), card, name
 
@@ -40,27 +38,24 @@ class Reader:
     def from_pretrained(cls, name: str | Path, *, engine: str = "auto", backbone: str | None = None) -> "Reader":
         """The reader in a directory, of the package, or of the hub.
 
-        engine: what runs it: "torch", "onnx" for one that was exported, or "auto", whichever the directory is for.
+        engine: "torch", "onnx" for one that was exported, or "auto", whichever the directory is for.
         backbone: where its untuned encoder is now, if not where config.json says.
         """
-        place = directory.find_reader(str(name))
-        config = directory.read_config(place)
-        config, found, about = load_engine(place, config, engine, backbone)
-        card = place / directory.CARD
-        text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-        return cls(config, found, about=about, card=text, name=Path(name).name or str(name))
+        place = find_reader(str(name))
+        config, found, about = load_engine(place, read_config(place), engine, backbone)
+        return cls(config, found, about=about, card=read_card(place), name=Path(name).name or str(name))
 
-    def save_pretrained(self, path: str | Path, *, storage: directory.Storage = "fp32") -> Path:
+    def save_pretrained(self, path: str | Path, *, storage: Storage = "fp32") -> Path:
         """Writes the reader to a directory. storage: "fp16" halves its files."""
-        from bertvision.serve.weights import write_reader
-
-        engine = self._torch("saving")
-        write_reader(Path(path), self.config, engine.backbone, engine.heads, self.about, self.card, storage=storage)
+        engine = self.torch_engine("saving")
+        write_reader(Path(path), self.config, engine.backbone, engine.heads, self.about, self.card, storage)
         return Path(path)
 
-    def push_to_hub(self, name: str, *, private: bool = False, storage: directory.Storage = "fp16") -> str:
+    def push_to_hub(self, name: str, *, private: bool = False, storage: Storage = "fp16") -> str:
         """Uploads the reader to the hub as `name` ("user/name"); its address."""
-        self._torch("push_to_hub")
+        from bertvision.backbone.loading import upload_folder
+
+        self.torch_engine("push_to_hub")
         if Path(self.config.backbone).is_absolute():
             raise UserError(
                 f"push_to_hub: its backbone is {self.config.backbone}, which only this machine has; upload that "
@@ -71,88 +66,77 @@ class Reader:
 
     @classmethod
     def join(cls, readers: Mapping[str, "Reader"]) -> "Reader":
-        """One reader that does what several do, on one backbone pass: {name: a reader with one task}.
+        """One reader with the tasks of several, on one backbone pass: {name: a reader with one task}.
 
-        They must stand on the same encoder with the same tuning, such as none.
+        They must have the same encoder with the same tuning, such as none.
         """
-        from bertvision.serve.joining import join, join_cards
+        from bertvision.serve.card import join_cards
 
-        config, engine, about = join({name: (r.config, r._torch("joining"), r.about) for name, r in readers.items()})
+        if not readers:
+            raise UserError("join: give at least one reader")
+        first = next(iter(readers.values()))
+        tasks, heads, about = {}, {}, {}
+        for name, one in readers.items():
+            if len(one.tasks) != 1:
+                raise UserError(f"join: {name}: has the tasks {', '.join(one.tasks)}; give readers with one task each")
+            if why := _difference(first, one):
+                raise UserError(f"join: {name}: has {why}, so that one pass cannot serve both")
+            (own,) = one.tasks
+            tasks[name], about[name] = one.config.tasks[own], one.about[own]
+            heads[name] = one.torch_engine("joining").heads[own]
+        engine = TorchEngine(first.torch_engine("joining").backbone, heads, tasks)
         card = join_cards({name: one.card for name, one in readers.items()})
-        return cls(config, engine, about=about, card=card, name=" + ".join(r.name for r in readers.values()))
+        name = " + ".join(one.name for one in readers.values())
+        return cls(dataclasses.replace(first.config, tasks=tasks), engine, about=about, card=card, name=name)
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The names of the tasks it can do."""
+        """The names of its tasks."""
         return tuple(self.config.tasks)
 
-    def __call__(
-        self,
-        question: Asked = None,
-        context: str | Sequence[str] | None = None,
-        *,
-        top_k: int = 1,
-        no_answer_threshold: float | None = None,
-        layers: bool = False,
-        max_answer_len: int | None = None,
-        handle_impossible_answer: bool | None = None,
-        align_to_words: bool = True,
-        **unknown: Any,
-    ) -> Any:
+    def __call__(self, question: Asked = None, context: str | Sequence[str] | None = None, **options: Any) -> Any:
         """The answer to a question on a context, or a list of them.
 
         question, context: a string or a list each (one string goes with all of the other's); or, as the first argument,
-        a dictionary {"question": ..., "context": ...} or a list of such.
-        top_k: how many answers; with more than 1, a list, best first.
-        no_answer_threshold: "no answer" is said where its probability lies above, 0 to 1; by default where the reader's
-        own tuning says so. layers: adds "layers", the share of each layer in the answer, embedding output first.
-        max_answer_len: most tokens of an answer. handle_impossible_answer: False never says "no answer".
-        align_to_words: False leaves answers as the tokenizer cuts them, which may be within a word.
+        a dictionary {"question": ..., "context": ...} or a list of such. Options, all by keyword:
+        top_k = 1: how many answers; with more than 1, a list, best first.
+        no_answer_threshold: the answer is "no answer" above this probability, 0 to 1; by default the reader's own rule
+        holds. layers = False: adds "layers", the share of each layer in the answer, embedding output first.
+        max_answer_len: most tokens of an answer. handle_impossible_answer = False: never says "no answer".
+        align_to_words = True: False leaves answers as the tokenizer cuts them, which may be within a word.
 
         A dictionary {"answer", "score", "start", "end", "no_answer_score"}: context[start:end] is the answer; score and
-        no_answer_score are its probability, and that of there being none, among the best candidates, of which a reader
-        keeps a fixed number. No answer: "", 0, 0.
+        no_answer_score are its probability, and that of there being none, among a fixed number of the best candidates.
+        No answer: "", 0, 0.
         """
-        refuse_unknown(unknown, KEYWORDS)
-        options = check_options(
-            top_k, no_answer_threshold, layers, max_answer_len, handle_impossible_answer, align_to_words
-        )
+        wanted = Options.of(**options)
         pairs, several = pairs_of(question, context)
-        found = self._answers(pairs, options)
-        shaped: list[Any] = [ranked[0] for ranked in found] if options.top_k == 1 else list(found)
+        found = self._answers(pairs, wanted)
+        shaped: list[Any] = [ranked[0] for ranked in found] if wanted.top_k == 1 else list(found)
         return shaped if several else shaped[0]
 
     def answers(
-        self,
-        pairs: Sequence[tuple[str, str]],
-        *,
-        top_k: int = 1,
-        no_answer_threshold: float | None = None,
-        layers: bool = False,
-        progress: Progress | None = None,
+        self, pairs: Sequence[tuple[str, str]], *, progress: Progress | None = None, **options: Any
     ) -> list[list[dict[str, Any]]]:
-        """Of each (question, context) its `top_k` best answers, at least one, best first; see `__call__`.
+        """Of each (question, context) its `top_k` best answers, at least one, best first. options: as for `__call__`.
 
         progress: called with the tokens read so far and in all.
         """
-        return self._answers(pairs, check_options(top_k, no_answer_threshold, layers), progress)
+        return self._answers(pairs, Options.of(**options), progress)
 
-    def everything(
-        self, pairs: Sequence[tuple[str, str]], *, top_k: int = 1, no_answer_threshold: float | None = None
-    ) -> list[dict[str, Any]]:
+    def everything(self, pairs: Sequence[tuple[str, str]], **options: Any) -> list[dict[str, Any]]:
         """Of each pair of texts {task's name: its result} for all tasks, from one backbone pass.
 
         Windows are those of the spans. Results are as from `answers`, `classify` and `similarity`.
         """
-        options = check_options(top_k, no_answer_threshold)
         check_pairs(pairs)
-        found = self._read(pairs, list(self.tasks), options)
-        return [dict(zip(found, results)) for results in zip(*found.values())]
+        found = self._read(pairs, list(self.tasks), Options.of(**options))
+        return [dict(zip(found, one)) for one in zip(*found.values())]
 
     def tokens(self, pairs: Sequence[tuple[str, str]]) -> list[int]:
         """How many tokens each (question, context) costs, all of its windows together."""
         check_pairs(pairs)
-        windows = self._windows(pairs, self.config.tasks[self._task("spans")])[1]
+        windows = cut(self.engine.tokenizer, pairs, self.config.tasks[self._task("answer")])
         sizes = [0] * len(pairs)
         for example, length in zip(windows.example.tolist(), windows.lengths.tolist()):
             sizes[example] += length
@@ -165,73 +149,56 @@ class Reader:
 
         task: which of the reader's tasks, where several give labels.
         """
-        name = self._task("labels", task)
-        examples, several = text_pairs(texts, pairs)
-        found = self._one_pass(examples, name)
-        return found if several else found[0]
+        return self._one_task("classify", texts, pairs, task)
 
     def similarity(
         self, a: str | Sequence[str], b: str | Sequence[str] | None = None, *, task: str | None = None
     ) -> Any:
         """The score of a pair of texts (or of one text), on the scale it was trained on; a list for lists."""
-        name = self._task("score", task)
+        return self._one_task("similarity", a, b, task)
+
+    def _one_task(
+        self, verb: str, a: str | Sequence[str], b: str | Sequence[str] | None = None, task: str | None = None
+    ) -> Any:
+        name = self._task(verb, task)
         examples, several = text_pairs(a, b)
-        found = self._one_pass(examples, name)
+        found = self._read(examples, [name])[name]
         return found if several else found[0]
 
     def _answers(self, pairs: Sequence[tuple[str, str]], options: Options, progress: Progress | None = None) -> Any:
         check_pairs(pairs)
-        name = self._task("spans")
+        name = self._task("answer")
         return self._read(pairs, [name], options, progress)[name]
 
     def _read(
         self,
-        pairs: Sequence[tuple[str, str]],
+        texts: Sequence[tuple[str, ...]],
         names: Sequence[str],
-        options: Options,
+        options: Options | None = None,
         progress: Progress | None = None,
     ) -> dict[str, list[Any]]:
-        """{task's name: a result per pair}, all from one pass over the windows of the first task that has spans."""
-        configs, top_k = {name: options.over(self.config.tasks[name]) for name in names}, options.top_k
-        cutting = next((configs[name] for name in names if configs[name].task == "spans"), configs[names[0]])
-        records, windows = self._windows(pairs, cutting)
+        """{task's name: a result per text or pair}, all from one pass over the windows of the first task with spans."""
+        options = options or Options()
+        configs = {name: options.over(self.config.tasks[name]) for name in names}
+        cutting = next((one for one in configs.values() if one.verb == "answer"), configs[names[0]])
+        windows = cut(self.engine.tokenizer, texts, cutting)
         collectors: dict[str, Any] = {
-            name: span_collector(records, windows, configs[name], top_k)
-            if configs[name].task == "spans"
-            else text_collector(len(pairs), windows, configs[name])
-            for name in names
+            name: collector_of(config, texts, windows, options.top_k) for name, config in configs.items()
         }
         self.read_windows(windows, collectors, progress)
         found: dict[str, list[Any]] = {}
         for name, collector in collectors.items():
             config, kept = configs[name], collector.finish()
-            if config.task != "spans":
+            if config.verb != "answer":
                 found[name] = results(kept, windows)
-            else:
-                rankings = [rank(kept, row, pair[1], config, options) for row, pair in enumerate(pairs)]
-                if options.layers and rankings:
-                    self._add_layers(name, collector, rankings)
-                found[name] = [ranking.answers for ranking in rankings]
+                continue
+            rankings = [rank(kept, row, pair[-1], config, options) for row, pair in enumerate(texts)]
+            if options.layers:
+                from bertvision.serve.attribution import add_layers
+
+                add_layers(self.torch_engine("layers"), name, collector, rankings)
+            found[name] = [ranking.answers for ranking in rankings]
         return found
-
-    def _add_layers(self, name: str, collector: Any, rankings: Sequence[Any]) -> None:
-        engine = self._torch("layers")
-        rows = [row for row, ranking in enumerate(rankings) for _ in ranking.answers]
-        chars = [place for ranking in rankings for place in ranking.chars]
-        shares = layer_shares(engine, name, collector.windows, find_spots(collector, rows, chars))
-        for answer, share in zip((one for ranking in rankings for one in ranking.answers), shares):
-            answer["layers"] = share
-
-    def _windows(self, pairs: Sequence[tuple[str, str]], config: TaskConfig) -> tuple[Any, Windows]:
-        records = as_records(pairs)
-        return records, make_windows(self.engine.tokenizer, records, config.windows.max_length, config.windows.overlap)
-
-    def _one_pass(self, examples: Sequence[tuple[str, ...]], name: str) -> list[Any]:
-        config = self.config.tasks[name]
-        windows = cut_texts(self.engine.tokenizer, examples, config)
-        collector = text_collector(len(examples), windows, config)
-        self.read_windows(windows, {name: collector})
-        return results(collector.finish(), windows)
 
     def read_windows(self, windows: Windows, collectors: Mapping[str, Any], progress: Progress | None = None) -> None:
         """One pass over windows; collectors: {task's name: what takes its logits}. progress: as for `answers`."""
@@ -245,20 +212,34 @@ class Reader:
             if progress:
                 progress(done, total)
 
-    def _task(self, kind: str, name: str | None = None) -> str:
+    def _task(self, verb: str, name: str | None = None) -> str:
         """The name of the task to use: the one asked for, or the only one of its kind."""
-        fitting = [key for key, config in self.config.tasks.items() if config.task == kind]
+        fitting = [key for key, config in self.config.tasks.items() if config.verb == verb]
         if name is not None and name not in fitting:
-            raise UserError(
-                f"task: this reader has no task {name!r} that gives {kind}; {nearest(name, fitting or self.tasks)}"
-            )
+            raise UserError(f"task: {name!r} is not a task for {verb}; {nearest(name, fitting or self.tasks)}")
         if not fitting:
-            raise UserError(f"{self.name}: this reader does {', '.join(self.tasks)}, not {kind}; take another reader")
-        if name is None and len(fitting) > 1 and kind != "spans":
-            raise UserError(f"task: this reader has several that give {kind}; name one of {', '.join(fitting)}")
+            raise UserError(f"{self.name}: its tasks are {', '.join(self.tasks)}, none for {verb}; take another reader")
+        if name is None and len(fitting) > 1 and verb != "answer":
+            raise UserError(f"task: this reader has several for {verb}; name one of {', '.join(fitting)}")
         return name or fitting[0]
 
-    def _torch(self, what: str) -> TorchEngine:
+    def torch_engine(self, what: str) -> TorchEngine:
+        """Its engine, or UserError if it is an exported reader. what: needs it."""
         if not isinstance(self.engine, TorchEngine):
             raise UserError(f'{what}: an exported reader cannot; load the one it was made from, with engine="torch"')
         return self.engine
+
+
+def _difference(one: Reader, other: Reader) -> str:
+    """Why two readers cannot share an encoder; empty if they can."""
+    if one.config.fingerprint != other.config.fingerprint:
+        return f"another backbone ({other.config.backbone}, not {one.config.backbone})"
+    if one.config.tuning != other.config.tuning:
+        return "a backbone tuned in another way"
+    if one.config.tuning:
+        from bertvision.backbone.checkpoint import trained_state
+
+        here, there = (trained_state(each.torch_engine("joining").backbone.model) for each in (one, other))
+        if here.keys() != there.keys() or not all(torch.equal(here[key], there[key]) for key in here):
+            return "a backbone tuned on something else"
+    return ""

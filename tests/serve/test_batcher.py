@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertvision.errors import UserError
-from bertvision.serve.batching import Batch, Batcher, QueueFull, Stopped
-from bertvision.serve.limits import Limits
+from bertvision.serve.batcher import Batch, Batcher, QueueFull, Stopped
+from bertvision.serve.config import Cutting
+from bertvision.serve.server import Limits
 
 
 def doubled(kind, works, wanted):
@@ -148,13 +149,16 @@ def test_closing_finishes_what_was_accepted_and_takes_nothing_new():
     assert asyncio.run(run()) == [[("a", f"{n}{n}")] for n in range(5)]
 
 
-def test_what_cannot_be_counted_is_left_to_the_model():
-    def count(kind, work):
-        raise ValueError("no tokens")
-
-    batcher = Batcher(doubled, count, batch_tokens=10, queue=10)
-    assert asyncio.run(batcher.submit("a", ["x", "y"])) == [("a", "xx"), ("a", "yy")]
-    batcher.close()
+@given(
+    question=st.text("ab é日", min_size=1, max_size=200),
+    context=st.text("ab é日\n", min_size=1, max_size=3000),
+    cutting=st.builds(Cutting, st.integers(40, 400), st.integers(0, 39), st.sampled_from(["windows", "trim"])),
+)
+def test_the_estimated_cost_is_positive_and_grows_with_the_text(question, context, cutting):
+    found = cutting.estimate(question, context)
+    assert 0 < found <= cutting.estimate(question, context * 2)
+    if cutting.too_long == "trim":
+        assert found <= cutting.max_length
 
 
 @pytest.mark.parametrize(

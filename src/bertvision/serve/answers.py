@@ -1,0 +1,141 @@
+"""Collected logits -> results: ranked answers with probabilities and places in the text; labels; scores."""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from bertvision.data.squad import Record
+from bertvision.data.windows import Windows, make_text_windows, make_windows
+from bertvision.serve.arguments import Options
+from bertvision.serve.config import TaskConfig
+from bertvision.tasks.decode import SpanCollector, SpanPredictions
+from bertvision.tasks.labels import LabelCollector, LabelPredictions
+from bertvision.tasks.scores import Scale, ScoreCollector, ScorePredictions
+
+SURROGATES = re.compile("[\ud800-\udfff]")  # halves of characters: Python can hold them, tokenizers cannot
+# Scripts that are written without spaces, or with particles attached: Thai to Khmer, Japanese, Chinese, Korean.
+UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]")
+Answer = dict[str, Any]
+Collected = SpanCollector | LabelCollector | ScoreCollector
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The answers to one question, best first, and for each the character offsets it was decoded at."""
+
+    answers: list[Answer]
+    chars: list[tuple[int, int]]
+
+
+def as_records(pairs: Sequence[tuple[str, ...]]) -> list[Record]:
+    """Questions without known answers. Surrogates are replaced one for one, so that offsets stay."""
+    return [
+        Record(str(row), SURROGATES.sub("\ufffd", pair[0]), SURROGATES.sub("\ufffd", pair[-1]), (), (), "", row)
+        for row, pair in enumerate(pairs)
+    ]
+
+
+def cut(tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]], config: TaskConfig) -> Windows:
+    """Windows as in training: one for each text or pair, or several where the second text of a pair is long."""
+    cutting = config.windows
+    if cutting.too_long == "windows":
+        return make_windows(tokenizer, as_records(texts), cutting.max_length, cutting.overlap)
+    clean = [tuple(SURROGATES.sub("\ufffd", text) for text in one) for one in texts]
+    return make_text_windows(tokenizer, clean, np.zeros(len(texts), np.int64), cutting.max_length)
+
+
+def collector_of(config: TaskConfig, texts: Sequence[tuple[str, ...]], windows: Windows, top_k: int = 1) -> Collected:
+    """The collector of a task's logits. Of spans it keeps `top_k` candidates, but no more than a window has."""
+    if config.verb == "answer":
+        longest = int(windows.lengths.max(initial=1))
+        answer_tokens = min(config.decoding.answer_tokens, longest)
+        nbest = min(max(config.decoding.nbest, top_k), longest * answer_tokens)
+        rule = config.decoding.rule
+        return SpanCollector(as_records(texts), windows, nbest=nbest, answer_tokens=answer_tokens, rule=rule)
+    if config.verb == "classify":
+        return LabelCollector([str(row) for row in range(len(texts))], windows, config.labels)
+    return ScoreCollector([str(row) for row in range(len(windows))], Scale(*config.scale))
+
+
+def results(predictions: LabelPredictions | ScorePredictions, windows: Windows) -> list[Any]:
+    """Of each example {"label", "score", "scores": {label: probability}}, or its score: the mean over its windows."""
+    if isinstance(predictions, ScorePredictions):
+        return (np.bincount(windows.example, predictions.numbers) / np.bincount(windows.example)).tolist()
+    found = []
+    for label, shares in zip(predictions.values(), predictions.probabilities.tolist()):
+        scores = dict(zip(predictions.labels, shares))
+        found.append({"label": label, "score": scores[label], "scores": scores})
+    return found
+
+
+def probabilities(
+    scores: NDArray[np.float64], no_answer: float, threshold: float, among: int
+) -> tuple[NDArray[np.float64], float]:
+    """Of the candidates (K,), and of there being no answer: a softmax over the first `among` of them and the latter.
+
+    scores: (K,) best first, finite. no_answer: null score minus best score; it counts from `threshold` on, so that at
+    the threshold "no answer" and the best span are equally probable. among: fixed, so that a probability does not
+    depend on how many candidates are asked for.
+    """
+    if not len(scores):
+        return scores, 1.0
+    alternatives = np.append(scores - scores[0], no_answer - threshold)
+    weights = np.exp(alternatives - alternatives.max())
+    shares = weights / (weights[:-1][:among].sum() + weights[-1])
+    return shares[:-1], float(shares[-1])
+
+
+def rank(predictions: SpanPredictions, row: int, context: str, config: TaskConfig, options: Options) -> Ranking:
+    """The best answers to question `row` on the caller's own `context`: at least one, at most `options.top_k`.
+
+    "No answer" wins where its probability exceeds `options.limit`, or that of the best span if that is None. It then
+    comes first, with answer "" and start = end = 0.
+    """
+    limit = options.limit
+    found = int(np.isfinite(predictions.scores[row]).sum())
+    shares, nothing = probabilities(
+        predictions.scores[row, :found], float(predictions.no_answer[row]), config.threshold, config.decoding.nbest
+    )
+    silent = nothing > (shares[0] if limit is None else limit) if found else True
+    ranking = Ranking([], [])
+    if silent:
+        ranking.answers.append({"answer": "", "score": nothing, "start": 0, "end": 0, "no_answer_score": nothing})
+        ranking.chars.append((0, 0))
+    seen: set[tuple[int, int]] = set()
+    for share, (start, end) in zip(shares.tolist(), predictions.chars[row].tolist()):
+        if len(ranking.answers) == options.top_k:
+            break
+        first, last = whole(context, start, end, words=options.words)
+        if (first, last) not in seen:
+            seen.add((first, last))
+            place = {"answer": context[first:last], "score": share, "start": first, "end": last}
+            ranking.answers.append(place | {"no_answer_score": nothing})
+            ranking.chars.append((start, end))
+    return ranking
+
+
+def whole(text: str, start: int, end: int, *, words: bool = True) -> tuple[int, int]:
+    """The span start:end, extended so that no letter loses its accents and, with `words`, no word is cut."""
+    while start > 0 and _is_mark(text[start]):
+        start -= 1
+    while end < len(text) and _is_mark(text[end]):
+        end += 1
+    while words and start > 0 and _is_within_word(text, start):
+        start -= 1
+    while words and end < len(text) and _is_within_word(text, end):
+        end += 1
+    return start, end
+
+
+def _is_within_word(text: str, place: int) -> bool:
+    return all((one.isalnum() or _is_mark(one)) and not UNSPACED.match(one) for one in text[place - 1 : place + 1])
+
+
+def _is_mark(character: str) -> bool:
+    return character >= "\u0300" and unicodedata.category(character).startswith("M")

@@ -1,0 +1,211 @@
+"""A reader's directory: where it is found, its files and their digests, loading and writing encoder and heads."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from bertvision.errors import UserError
+from bertvision.files import (
+    fitting,
+    load_tensors,
+    load_whole,
+    read_json,
+    replacing,
+    save_tensors,
+    write_json,
+    write_text,
+)
+from bertvision.serve.config import ReaderConfig
+
+if TYPE_CHECKING:  # imports transformers, which an exported reader does not need
+    from bertvision.backbone.backbone import Backbone
+    from bertvision.heads import Head
+
+CONFIG, ENCODER, HEADS, CARD = "config.json", "encoder.safetensors", "heads.safetensors", "README.md"
+GRAPH, TOKENIZER = "model.onnx", "tokenizer.json"  # of an exported reader
+FILES = (CONFIG, ENCODER, HEADS, GRAPH, TOKENIZER, CARD)  # all files of a reader, exported or not
+PACKAGED = Path(__file__).parent / "readers"  # readers that come with the package, by name
+Storage = Literal["fp32", "fp16"]
+Heads = dict[str, dict[str, "Head"]]  # {task's name: {head's name: head}}
+
+
+def find_reader(name: str) -> Path:
+    """The directory of a reader: a local one, one of the package, or one fetched from the hub.
+
+    A local directory without a reader in it does not hide a packaged reader of the same name.
+    """
+    path = Path(name).expanduser()
+    packaged = Path(name).name == name and (PACKAGED / name / CONFIG).is_file()
+    if path.is_dir() and not (packaged and not (path / CONFIG).is_file()):
+        return path
+    if packaged:
+        return PACKAGED / name
+    if path.exists():
+        raise UserError(f"{name}: is a file; name the directory of a reader")
+    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
+        from bertvision.backbone.loading import fetch_folder
+
+        if fetched := fetch_folder(name, FILES):
+            return fetched
+    raise UserError(f"{name}: no such reader, neither a directory nor on the hub; `bertvision study RECIPE` makes one")
+
+
+def is_exported(directory: Path) -> bool:
+    """Whether a reader's directory holds an ONNX graph and no weights for torch."""
+    return (directory / GRAPH).is_file() and not (directory / HEADS).is_file()
+
+
+def read_config(directory: Path) -> ReaderConfig:
+    """The checked config.json of a reader."""
+    path = directory / CONFIG
+    if not path.is_file():
+        raise UserError(f"{directory}: not a reader (no {CONFIG}); `bertvision study RECIPE` leaves one in RUN/reader")
+    return ReaderConfig.from_json(read_json(path, "reader's configuration"), str(path))
+
+
+def read_card(directory: Path) -> str:
+    """The README.md of a reader, empty if there is none."""
+    path = directory / CARD
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
+def load_backbone(directory: Path, config: ReaderConfig, name: str | None = None) -> "Backbone":
+    """The encoder of a reader with its tuning applied. name: where the untuned one is now, if it has moved."""
+    from bertvision.backbone import packages
+    from bertvision.backbone.backbone import Backbone
+    from bertvision.backbone.checkpoint import load_tuned
+
+    try:
+        backbone = Backbone.load(name or config.backbone)
+    except UserError as error:
+        raise UserError(f"{directory}: its backbone is missing: {error}; or give --backbone PATH") from None
+    if (found := backbone.fingerprint) != config.fingerprint:
+        way_out = f"get that one ({config.backbone}), or make the reader again"
+        if backbone.name == config.backbone and backbone.name in packages.ALIASES:  # their weights never change
+            way_out = f"delete {packages.directory_of(backbone.name)} to have it fetched again"
+        raise UserError(
+            f"{directory}: the backbone {backbone.name} has other weights (fingerprint {found[:12]}…) than the "
+            f"one this reader was made with ({config.fingerprint[:12]}…); {way_out}"
+        )
+    if config.tuning and asdict(load_tuned(backbone.model, directory / ENCODER).tuning) != config.tuning:
+        raise UserError(
+            f"{directory / CONFIG}: tuning: is not the plan that {ENCODER} was tuned by; copy or build the reader again"
+        )
+    return backbone.eval()
+
+
+def lasting(backbone: str) -> str:
+    """A backbone's name that means the same from any directory."""
+    from bertvision.backbone import packages
+
+    path = Path(backbone).expanduser()
+    is_directory = backbone not in packages.ALIASES and (path / "config.json").is_file()
+    return str(path.resolve()) if is_directory else backbone
+
+
+def head_tensors(heads: Mapping[str, Mapping[str, "Head"]]) -> dict[str, Tensor]:
+    """The tensors of all heads under the names they have in their file."""
+    return {
+        f"{name}/{key}/{parameter}": tensor
+        for name, own in heads.items()
+        for key, head in own.items()
+        for parameter, tensor in head.state_dict().items()
+    }
+
+
+def load_heads(directory: Path, config: ReaderConfig, backbone: "Backbone") -> tuple[Heads, dict[str, Any]]:
+    """The heads in eval mode, and what was noted with them (see `write_reader`)."""
+    from bertvision.heads import build_head
+
+    path = directory / HEADS
+    tensors, about = load_tensors(path, "file of heads")
+    found: Heads = {}
+    with fitting(path, "file of heads"):
+        for name, task in config.tasks.items():
+            shape = {"layers": backbone.layers, "width": backbone.width, "outputs": about[name]["outputs"]}
+            found[name] = {}
+            for key in task.heads:
+                head = build_head(about[name]["entries"][key], task=task.task, **shape)
+                prefix = f"{name}/{key}/"
+                own = {full.removeprefix(prefix): one for full, one in tensors.items() if full.startswith(prefix)}
+                head.load_state_dict(own)
+                found[name][key] = head.eval()
+    return found, about
+
+
+def write_reader(
+    directory: Path,
+    config: ReaderConfig,
+    backbone: "Backbone",
+    heads: Mapping[str, Mapping[str, "Head"]],
+    about: Mapping[str, Any],
+    card: str,
+    storage: Storage = "fp32",
+) -> None:
+    """Writes a reader. config.json is removed first and written last: a half-written directory is not a reader.
+
+    about: {task's name: {"entries": {head's name: its recipe table}, "outputs": n}}. storage: fp16 halves the files;
+    the reader computes in fp32 all the same.
+    """
+    if storage not in ("fp32", "fp16"):
+        raise UserError(f"storage: {storage!r} is neither fp32 nor fp16")
+    for name in (CONFIG, GRAPH, TOKENIZER, ENCODER):  # nothing of an earlier reader may stay
+        (directory / name).unlink(missing_ok=True)
+    save_tensors(directory / HEADS, _stored(head_tensors(heads), storage), about)
+    if config.tuning:
+        _write_encoder(directory / ENCODER, backbone, config.tuning, storage)
+    write_text(directory / CARD, card)
+    write_json(directory / CONFIG, config.to_json())
+
+
+def _write_encoder(path: Path, backbone: "Backbone", tuning: Mapping[str, Any], storage: Storage) -> None:
+    from bertvision.backbone.checkpoint import save_tuned
+    from bertvision.backbone.tuning import Tuning
+
+    with replacing(path) as scratch:
+        save_tuned(backbone.model, Tuning(**tuning), scratch)
+        if storage == "fp16":
+            with safe_open(scratch, framework="pt") as file:
+                header, tensors = file.metadata(), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            save_file(_stored(tensors, storage), scratch, metadata=header)
+
+
+def _stored(tensors: Mapping[str, Tensor], storage: Storage) -> dict[str, Tensor]:
+    if storage == "fp32":
+        return dict(tensors)
+    half = {key: one.detach().half() if one.is_floating_point() else one for key, one in tensors.items()}
+    if not all(torch.isfinite(one).all() for one in half.values()):
+        raise UserError("storage: a weight is too large for fp16; save as fp32")
+    return half
+
+
+def config_digest(table: Mapping[str, Any]) -> str:
+    """Of config.json, as it is in the file: it ties an exported graph to its reader."""
+    return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
+
+
+def weights_digest(heads: Mapping[str, Tensor], encoder: Mapping[str, Tensor]) -> str:
+    """Of heads and tuned weights in half precision: a reader may be stored in either."""
+    digest = hashlib.sha256()
+    for part, tensors in (("heads", heads), ("encoder", encoder)):
+        for name, tensor in sorted(tensors.items()):
+            values = tensor.detach().half() if tensor.is_floating_point() else tensor.detach()
+            digest.update(f"{part} {name} {tuple(values.shape)}".encode())
+            digest.update(values.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def stored_digest(directory: Path, config: ReaderConfig) -> str:
+    """`weights_digest` of the files in a directory; empty where there are none, as beside most exported graphs."""
+    if not (directory / HEADS).is_file():
+        return ""
+    encoder = load_whole(directory / ENCODER, "tuned encoder") if config.tuning else {}
+    return weights_digest(load_whole(directory / HEADS, "file of heads"), encoder)
