@@ -52,7 +52,6 @@ def test_the_recipes_of_the_project_are_right(path):
     [
         ("[finetune]\nepoch = 1", "finetune.epoch", "'epochs'"),
         ("[evalute]\nnbest = 3", "evalute", "'evaluate'"),
-        ("[data]\nmax_lenght = 384", "data.max_lenght", "'max_length'"),
         ("max_length = 384", "max_length", "'data.max_length'"),  # the right key in the wrong table
         ("epochs = 3", "epochs", "'finetune.epochs' or 'bank.epochs'"),
         ("[bank]\nadapters = 3", "bank.adapters", "'finetune.adapters'"),
@@ -72,20 +71,15 @@ def test_an_unknown_key_is_answered_with_the_right_one(text, key, hint, written)
         ("data = 3", "data: must be a table, not 3"),
         ("seeds = 1", "seeds: must be a list, not 1"),
         ("seeds = [1, 2.5]", "seeds.1: must be a whole number, not 2.5"),
-        ("seeds = [true]", "seeds.0: must be a whole number, not True"),
-        ("title = 1", "title: must be a string, not 1"),
-        ("[backbone]\nname = true", "backbone.name: must be a string, not True"),
         ('[finetune]\nepochs = "1"', "finetune.epochs: must be a number, not '1'"),
         ("[finetune]\nepochs = true", "finetune.epochs: must be a number, not True"),
         ("[finetune]\nbatch_size = 8.0", "finetune.batch_size: must be a whole number, not 8.0"),
         ("[finetune]\nhead = 3", "finetune.head: must be a string or a table, not 3"),
         ("heads = ['pool']", "heads.0: must be a table, not 'pool'"),
-        ("[[heads]]\nkind = 'pool'\nname = 3", "heads.0.name: must be a string, not 3"),
         ("[[heads]]\nkind = 'pool'\nlearning_rate = 'fast'", "heads.0.learning_rate: must be a number, not 'fast'"),
         ("[[paper]]\nwhen = []", "paper.0.when: must be a whole number or a number or a string, not []"),
         # impossible values
         ("[finetune]\nepochs = -1", "finetune.epochs: must be at least 0, not -1"),
-        ("[finetune]\nepochs = inf", "finetune.epochs: must be at most 9.22337e+18, not inf"),
         ("[finetune]\nepochs = nan", "finetune.epochs: must be at most 9.22337e+18, not nan"),
         (f"[bank]\nbatch_size = {2**63}", f"bank.batch_size: must be at most 9.22337e+18, not {2**63}"),
         ("[finetune]\ntrain_layers = -1", "finetune.train_layers: must be at least 0 or 'all', not -1"),
@@ -109,14 +103,10 @@ def test_a_wrong_value_names_the_key_and_the_right_kind(text, message, written):
         (f"[finetune]\nepochs = 1{'0' * 400}", ["finetune.epochs", "at most", "1000"]),
         ("[finetune]\nschedule = 'linaer'", ["finetune.schedule: must be 'constant',", "did you mean 'linear'?"]),
         ("task = 'labels!'", ["task: no task", "did you mean 'labels'?"]),
-        ("[data]\nlabels = ['a', 'b', 'a']", ["data.labels: give at least two, each once"]),
         ("[data]\nlabels = ['a', '']", ["data.labels: give at least two, each once, none of them empty"]),
-        ("seeds = []", ["seeds: give at least one"]),
         ("seeds = [1, 2, 1]", ["seeds: give at least one, each once"]),
         ("[data]\nmax_length = 256", ["data.overlap: 128 must be less than half of data.max_length"]),
         ("[data]\ntrain = ''", ["data.train: must not be empty"]),
-        ("[data]\ntest = ' '", ["data.test: must not be empty"]),
-        ("[backbone]\nname = ''", ["backbone.name: must not be empty"]),
         ("[bank]\nfractions = [0.5, 0.5]", ["bank.fractions: give at least one, each once"]),
         ("[data]\ntext = ['a', 'b', 'c']", ["data.text: one column, or two"]),
         (
@@ -171,7 +161,6 @@ HEADS = "[[heads]]\nkind = 'pool'\n[[heads]]\nkind = 'compress'\nsize = 386\n"
     ("setting", "path", "value"),
     [
         ("finetune.epochs=0.5", "finetune.epochs", 0.5),
-        ("finetune.epochs = 2", "finetune.epochs", 2.0),
         ("finetune.train_layers=3", "finetune.train_layers", 3),
         ("finetune.train_layers=all", "finetune.train_layers", "all"),
         ("finetune.checkpoints=[0.3, 1]", "finetune.checkpoints", (0.3, 1.0)),
@@ -181,11 +170,9 @@ HEADS = "[[heads]]\nkind = 'pool'\n[[heads]]\nkind = 'compress'\nsize = 386\n"
         ('backbone.name="123"', "backbone.name", "123"),
         ("title=Two words = one # title", "title", "Two words = one # title"),
         ("title='a'\ntask = 'b'", "title", "'a'\ntask = 'b'"),  # one setting sets one key
-        ("data.tune=", "data.tune", ""),
         ("heads.1.size=64", "heads.1", {"kind": "compress", "size": 64}),
         ("heads.1.skip=true", "heads.1", {"kind": "compress", "size": 386, "skip": True}),
         ("heads.0={kind='last'}", "heads.0", {"kind": "last"}),
-        ("heads=[]", "heads", ()),
         ("finetune.head={kind='pool', weights='mean'}", "finetune.head", {"kind": "pool", "weights": "mean"}),
         ("finetune.head.kind=pool", "finetune.head", {"kind": "pool"}),
     ],
@@ -212,8 +199,6 @@ def test_settings_apply_in_order(written):
         ("finetune.epoch=3", "finetune.epoch: unknown key; did you mean 'epochs'?"),
         ("finetune.epochs=fast", "finetune.epochs: must be a number, not 'fast'"),
         ("heads.2.size=64", "'2' is not the number of an entry; there are 2"),
-        ("heads.-1.size=64", "'-1' is not the number of an entry"),
-        ("heads.²=64", "'²' is not the number of an entry"),
         ("heads.size=64", "'size' is not the number of an entry"),
         ("title.x=1", "'title' is not a table"),
         ("data.train.x=1", "data.train: must be a string, not {'x': 1}"),
@@ -263,12 +248,6 @@ def test_a_recipe_survives_the_way_to_toml_and_back(
 def test_awkward_texts_survive_too(text):
     recipe = from_table({"title": text, "paper": [{text: text}]})
     assert from_table(tomllib.loads(to_toml(recipe))) == recipe
-
-
-def test_the_written_recipe_holds_every_key():
-    table = tomllib.loads(to_toml(Recipe()))
-    flat = {f"{k}.{sub}" for k, v in table.items() if isinstance(v, dict) for sub in v}
-    assert flat | {k for k, v in table.items() if not isinstance(v, dict)} == set(keys(Recipe))
 
 
 def test_a_recipe_cannot_be_changed():

@@ -70,17 +70,6 @@ def test_what_was_found_becomes_a_table_between_the_marks(bench, monkeypatch, ca
     assert "| `cheap` | 1.10 | at most 1.15 | reached | little;" in page
 
 
-def test_a_row_keeps_its_day_and_its_machine(bench, monkeypatch):
-    run = bench("run")
-    old = "| `tap` | 0.70 | at least 0.75 | MISSED | slow | 2001-02-03 | an abacus |"
-    page = run.with_results("<!-- results --><!-- end of results -->", run.table({"tap": old}))
-    page = run.with_results(
-        page, run.table(run.rows_of(page) | dict([run.row_of("bank: 5.1, wanted at least 5: reached; ok")]))
-    )
-    assert old in page.splitlines() and run.machine() in page
-    assert page.count("2001-02-03") == 1
-
-
 def test_a_bench_that_is_not_there_is_named(bench, monkeypatch, capsys):
     run = bench("run")
     monkeypatch.setattr(sys, "argv", ["run.py", "tapp"])

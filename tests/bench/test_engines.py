@@ -1,7 +1,6 @@
-"""The bench of engines: what it counts, on a case worked by hand, and that all engines run."""
+"""The benches of the reader and its engines: counts on a case worked by hand, and that everything runs."""
 
 import numpy as np
-import pytest
 
 from bertvision.data.sources import load_articles
 from bertvision.tasks.decode import SpanPredictions
@@ -40,13 +39,6 @@ def test_each_half_is_scored_at_the_threshold_of_the_other(bench):
     assert all(low <= value <= high for value, low, high in found.values())
 
 
-@pytest.mark.parametrize(("count", "kept"), [(0, 5), (2, 2), (100, 5)])
-def test_fewer_questions_are_drawn_from_all_articles(count, kept, bench):
-    articles = bench("engines").first_questions(ARTICLES, count)
-    assert [one["title"] for one in articles] == ["a", "b"]
-    assert sum(len(p["qas"]) for one in articles for p in one["paragraphs"]) in (kept, kept + 1)
-
-
 def test_all_engines_answer_and_are_compared(bench, tmp_path):
     engines = bench("engines")
     place = tiny_reader().save_pretrained(tmp_path / "reader")
@@ -55,3 +47,12 @@ def test_all_engines_answer_and_are_compared(bench, tmp_path):
     assert found["onnx fp32"]["same best span as torch"] == found["torch"]["same best span as torch"]
     assert found["onnx fp32"]["F1"] == found["torch"]["F1"]
     assert found["onnx int8"]["MB"] <= found["onnx fp32"]["MB"]
+
+
+def test_a_given_reader_is_timed_against_the_plain_loop(bench, tmp_path):
+    place = tiny_reader().save_pretrained(tmp_path / "reader")
+    pairs = [("who was king", "the first king of the old city " * 12), ("where", "by the great river")]
+    found = bench("reader").one_reader(str(place), pairs, rounds=1)
+    assert found["tokens"] > 80
+    assert found["reader : plain loop (at least 2)"] > 0
+    assert found["plain loop, questions per second"] > 0

@@ -28,30 +28,6 @@ def test_three_servers_in_turns_and_two_ratios(place):
     assert 0 < found["clients_share"] <= 1
 
 
-def test_the_lines_keep_the_two_ratios_apart(bench):
-    found = {
-        "batching_ratio": 1.25,
-        "plain_ratio": 4.0,
-        "questions_per_pass": 9.0,
-        "median_ms": 80.0,
-        "clients": 32,
-        "per_second_batching": 20.0,
-        "per_second_alone": 16.0,
-        "per_second_plain": 5.0,
-        "clients_share": 0.1,
-        "answered": 90,
-        "lost": 0,
-        "minutes": 5.0,
-        "memory_mib": [100.0, 108.0],
-        "memory_ratio": 1.08,
-    }
-    batching, plain, lost, memory = bench("serve").lines(found)
-    assert "1.25 times" in batching and "MISSED" in batching and "4.00" not in batching
-    assert "4.00 times" in plain and "1.25" not in plain and "reached" not in plain
-    assert "reached" in lost
-    assert "1.08 times" in memory and "reached" in memory
-
-
 def test_what_batching_can_gain_at_most(bench, place):
     from bertvision import Reader
 
