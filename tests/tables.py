@@ -1,6 +1,6 @@
-"""Tables of short texts in words that the tiny tokenizers know, for tests of labels and scores.
+"""Tables of short texts in words that the tiny tokenizers know, for tests of labels, scores and tokens.
 
-from tables import glue_folder, labelled, scored, text_recipe
+from tables import conll, glue_folder, labelled, scored, text_recipe
 """
 
 import random
@@ -32,6 +32,26 @@ def scored(path: Path, count: int, seed: int = 0) -> str:
         words = ["king"] * kings + ["river"] * (5 - kings)
         lines.append(f'{{"text": "{" ".join(words)}", "y": {10 + 2 * kings}}}')
     path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def conll(path: Path, count: int, seed: int = 0) -> str:
+    """Sentences in which `king` is a person, `old city` a place, and nothing else has a name."""
+    chance = random.Random(seed)
+    parts = [
+        [("king", "B-PER")],
+        [("old", "B-LOC"), ("city", "I-LOC")],
+        [("the", "O")],
+        [("river", "O")],
+        [("in", "O")],
+    ]
+    lines = []
+    for number in range(count):
+        found = [
+            pair for _ in range(chance.randint(1, 9)) for pair in chance.choice(parts[2:] if number % 5 == 0 else parts)
+        ]
+        lines += [*(f"{word} {label}" for word, label in found), ""]
+    path.write_text("\n".join(lines))
     return str(path)
 
 

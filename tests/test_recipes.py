@@ -23,7 +23,7 @@ from bertvision.train.bank import at_fractions, unique_names
 from bertvision.train.count import parameter_table
 from bertvision.train.finetune import checkpoint_epochs
 from encoders import save_tiny
-from tables import glue_folder, labelled
+from tables import conll, glue_folder, labelled
 
 ROOT = Path(__file__).parents[1]
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
@@ -50,6 +50,7 @@ SHORTER = {
         '{name = "adapters", finetune = {train_layers = 0, adapters = 8}}]',
     ),
     "glue": ("data.tune=", "bank.epochs=1", "finetune.checkpoints=[]"),
+    "tokens": ("data.tune=", "bank.epochs=1", "finetune.checkpoints=[]"),
     "table": ("data.tune=", 'data.text=["first", "second"]', "bank.epochs=1", "finetune.checkpoints=[]"),
 }
 
@@ -146,6 +147,8 @@ def test_runs_from_tuning_to_report(path, encoders, tmp_path):
             f"data.train={labelled(tmp_path / 'a.csv', 30)}",
             f"data.test={labelled(tmp_path / 'b.csv', 16, 1)}",
         ]
+    if path.stem == "tokens":
+        settings += [f"data.train={conll(tmp_path / 'a.conll', 30)}", f"data.test={conll(tmp_path / 'b.conll', 16, 1)}"]
     recipe = load_recipe(path, settings)
     rows = json.loads(
         run("study", str(path), *(w for s in settings for w in ("--set", s)), "--out", str(tmp_path), "--json")

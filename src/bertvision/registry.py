@@ -82,6 +82,7 @@ TASKS = Registry(
         "spans": "bertvision.tasks.spans:Spans",
         "labels": "bertvision.tasks.labels:Labels",
         "score": "bertvision.tasks.scores:Score",
+        "tokens": "bertvision.tasks.tokens:Tokens",
     },
 )
 SOURCES = Registry("source")

@@ -256,5 +256,7 @@ def test_predictions_are_read_back(sets):
 
 
 def test_tasks_by_name():
-    assert {name: task().name for name, task in TASKS.items()} == {name: name for name in ("spans", "labels", "score")}
+    assert {name: task().name for name, task in TASKS.items()} == {
+        name: name for name in ("spans", "labels", "score", "tokens")
+    }
     assert TASKS["spans"]().outputs == 2

@@ -27,7 +27,7 @@ def study(
         for one in job.studies:
             one.journal.scalars = Scalars(one.directory / "tensorboard")
     job.run()
-    readers = [leave_reader(one.directory) for one in job.studies]
+    readers = [leave_reader(one.directory) for one in job.studies if one.task.served]
     found = read_study(job.directory)
     page = write_pages(found, job.directory)
     if as_json:

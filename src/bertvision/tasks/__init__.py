@@ -5,5 +5,6 @@ from bertvision.tasks.base import Collector, Dataset, Task
 from bertvision.tasks.labels import Labels
 from bertvision.tasks.scores import Score
 from bertvision.tasks.spans import Spans
+from bertvision.tasks.tokens import Tokens
 
-__all__ = ["TASKS", "Collector", "Dataset", "Labels", "Score", "Spans", "Task"]
+__all__ = ["TASKS", "Collector", "Dataset", "Labels", "Score", "Spans", "Task", "Tokens"]

@@ -59,11 +59,12 @@ class Task(Protocol):
     task is settled or has loaded its data.
     reduce: how the rows of a head become one prediction per window, unless the head's entry says otherwise: "none" for
     a prediction per token (per_token), "first" for [CLS] alone. positions_compete: whether probabilities are over the
-    positions rather than over the outputs, so that a bias would change nothing.
+    positions rather than over the outputs, so that a bias would change nothing. served: whether a reader can be made.
     """
 
     name: ClassVar[str]
     per_token: ClassVar[bool]
+    served: ClassVar[bool]
     reduce: ClassVar[Reduce]
     positions_compete: ClassVar[bool]
     metrics: tuple[str, ...]
@@ -123,6 +124,7 @@ class TaskBase:
     """What most tasks share: one prediction per window from [CLS], no threshold, no constant answer."""
 
     per_token: ClassVar[bool] = False
+    served: ClassVar[bool] = False
     reduce: ClassVar[Reduce] = "first"
     positions_compete: ClassVar[bool] = False
 

@@ -51,6 +51,7 @@ class Labels(TaskBase):
     """Classes of texts or pairs; of questions on paragraphs, whether they can be answered: one logit per label."""
 
     name: ClassVar[str] = "labels"
+    served: ClassVar[bool] = True
 
     def __init__(self, labels: Sequence[str] = ()) -> None:
         self.labels: tuple[str, ...] = tuple(labels)

@@ -55,6 +55,7 @@ class Score(TaskBase):
     """A number for a text or a pair: one logit, from -1 to 1 over the range of the training scores."""
 
     name: ClassVar[str] = "score"
+    served: ClassVar[bool] = True
     outputs = 1
     metrics: tuple[str, ...] = ("pearson", "spearman")
 

@@ -36,6 +36,7 @@ class Spans(TaskBase):
 
     name: ClassVar[str] = "spans"
     per_token: ClassVar[bool] = True
+    served: ClassVar[bool] = True
     reduce: ClassVar[Reduce] = "none"
     positions_compete: ClassVar[bool] = True
     outputs = 2

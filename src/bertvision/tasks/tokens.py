@@ -1,0 +1,305 @@
+"""`tokens`: a label for every word, such as named entities in BIO form. The first token of a word carries its label."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from bertvision.data.batches import Batch
+from bertvision.data.conll import OUTSIDE, SUFFIXES, Sentence, is_conll, load_conll
+from bertvision.data.sources import parts
+from bertvision.data.splits import sources_of, split_off, training_part
+from bertvision.data.windows import Frame, Windows
+from bertvision.errors import UserError
+from bertvision.evaluate import metrics
+from bertvision.evaluate.bootstrap import Points
+from bertvision.heads import Reduce
+from bertvision.recipe import DataRecipe, EvaluateRecipe
+from bertvision.tasks.base import (
+    Dataset,
+    Said,
+    TaskBase,
+    agreement,
+    disputes,
+    error_rows,
+    predictions_error,
+    same_share,
+    single,
+)
+
+NONE = -100  # the target of a token that carries no label
+Entity = tuple[str, int, int]  # type, first word, last word
+
+
+class Tokens(TaskBase):
+    """A label for every word of a sentence: one logit per label and token. F1 counts whole entities."""
+
+    name: ClassVar[str] = "tokens"
+    per_token: ClassVar[bool] = True
+    reduce: ClassVar[Reduce] = "none"
+    metrics: tuple[str, ...] = ("precision", "recall", "f1")
+
+    def __init__(self, labels: Sequence[str] = ()) -> None:
+        self.labels: tuple[str, ...] = tuple(labels)
+
+    @property
+    def outputs(self) -> int:
+        return len(self.labels)
+
+    def settle(self, data: DataRecipe, facts: Mapping[str, Any]) -> None:
+        self.labels = tuple(facts.get("labels", self.labels))
+        for split, source in sources_of(data).items():
+            _check_source(source, f"data.{split}: ")
+        for key in ("labels", "metric"):
+            if getattr(data, key):
+                raise UserError(f"data.{key}: is not for tokens: labels are those of data.train, F1 decides; remove it")
+
+    def facts(self) -> dict[str, Any]:
+        return {"labels": list(self.labels)}
+
+    def load(self, data: DataRecipe, tokenizer: Tokenizer, seed: int) -> dict[str, Dataset]:
+        """The sets of a recipe; a tune set is split off with the same share of sentences without any entity."""
+        self.settle(data, {})
+        sets = {split: (source, read_sentences(source)) for split, source in sources_of(data).items()}
+        train = sets["train"][1]
+        kinds = sorted({label[2:] for sentence in train for label in sentence.labels if label != OUTSIDE})
+        if not kinds:
+            raise UserError(f"{data.train}: every label is {OUTSIDE}; there is nothing to learn")
+        self.labels = (OUTSIDE, *(f"{place}-{kind}" for kind in kinds for place in "BI"))
+        if "tune" not in sets:
+            strata = np.array([set(sentence.labels) == {OUTSIDE} for sentence in train], np.int64)
+            stay, off = split_off(strata, data.tune_share, seed)
+            sets["tune"] = f"{data.train}, {len(off):,} of its sentences", [train[row] for row in off]
+            train = [train[row] for row in stay]
+        sets["train"] = data.train, [train[row] for row in training_part(len(train), data, seed)]
+        return {
+            split: self._dataset(*sets[split], tokenizer, data)
+            for split in ("train", "tune", "test", "also")
+            if split in sets
+        }
+
+    def dataset(self, source: str, tokenizer: Tokenizer, data: DataRecipe, labelled: bool = True) -> Dataset:
+        _check_source(source, "")
+        return self._dataset(source, read_sentences(source), tokenizer, data)
+
+    def _dataset(self, source: str, sentences: list[Sentence], tokenizer: Tokenizer, data: DataRecipe) -> Dataset:
+        windows = make_windows(tokenizer, sentences, self.labels, data.max_length, data.overlap)
+        unknown = sorted({label for sentence in sentences for label in sentence.labels} - set(self.labels))
+        notes = [f"{source}: has {', '.join(unknown)}, which the training data have not"] if unknown else []
+        return Dataset(source, [], sentences, windows, None, tuple(notes))
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Mean cross-entropy over the words of the batch."""
+        targets = batch.targets[:, : logits.shape[1], 0].long()  # (B, S)
+        total = cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=NONE, reduction="sum")
+        return total / (targets != NONE).sum().clamp(min=1)
+
+    def collector(self, dataset: Dataset, options: EvaluateRecipe) -> "TokenCollector":
+        return TokenCollector(dataset.records, dataset.windows, self.labels)
+
+    def read_predictions(self, rows: Mapping[str, Any], where: str) -> "TokenPredictions":
+        return TokenPredictions.from_json(rows, where)
+
+    def scores(self, predictions: "TokenPredictions", dataset: Dataset, threshold: float) -> dict[str, Any]:
+        """Precision, recall and F1 of entities, the share of words with the right label, and counts."""
+        points = self.points(predictions, dataset, threshold)
+        found: dict[str, Any] = {name: metric(points.values) for name, metric in points.metrics.items()}
+        pairs = zip(dataset.records, predictions.labels)
+        right = [gold == said for record, own in pairs for gold, said in zip(record.labels, own)]
+        return found | {"accuracy": 100.0 * float(np.mean(right)), "total": len(dataset.records), "words": len(right)}
+
+    def points(self, predictions: "TokenPredictions", dataset: Dataset, threshold: float) -> Points:
+        """values: (Q, 3) entities of each sentence that are right, predicted, and there."""
+        pairs = [(entities(record.labels), entities(own)) for record, own in zip(dataset.records, predictions.labels)]
+        values = np.array([(len(gold & said), len(said), len(gold)) for gold, said in pairs], np.float64)
+        return Points(values.reshape(-1, 3), {"precision": precision, "recall": recall, "f1": f1})
+
+    def analyse(self, dataset: Dataset, members: Mapping[str, Said]) -> dict[str, Any]:
+        singles = single(members)
+        words = {name: np.array([label for own in one.labels for label in own]) for name, one in singles.items()}
+        return {
+            "members": {name: self._describe(one.predictions, dataset) for name, one in members.items()},
+            "agreement": agreement(words, same_share),
+            "errors": mistakes(dataset.records, singles),
+        }
+
+    def _describe(self, predictions: "TokenPredictions", dataset: Dataset) -> dict[str, Any]:
+        """Of one member: the scores, the confusion of labels, and F1 of each type of entity."""
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        pairs = [(record.labels, own) for record, own in zip(dataset.records, predictions.labels)]
+        words = [(numbers.get(a, 0), numbers.get(b, 0)) for gold, said in pairs for a, b in zip(gold, said)]
+        counts = metrics.confusion(*np.array(words).T, len(self.labels)).astype(int)
+        by_type = []
+        for kind in sorted({label[2:] for label in self.labels if label != OUTSIDE}):
+            both = [[{one for one in entities(side) if one[0] == kind} for side in pair] for pair in pairs]
+            own = np.array([(len(gold & said), len(said), len(gold)) for gold, said in both], np.float64)
+            by_type.append({"group": kind, "questions": int(own[:, 2].sum()), "f1": f1(own)})
+        confusion = {"labels": list(self.labels), "matrix": counts.tolist()}
+        return self.scores(predictions, dataset, 0.0) | {"confusion": confusion, "by_type": by_type}
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPredictions:
+    """ids: Q sentences. labels: of each, the label of every word."""
+
+    ids: list[str]
+    labels: list[tuple[str, ...]]
+
+    def to_json(self) -> dict[str, Any]:
+        """{id: {labels}}"""
+        return {key: {"labels": list(labels)} for key, labels in zip(self.ids, self.labels)}
+
+    @classmethod
+    def from_json(cls, rows: Mapping[str, Any], where: str = "predictions") -> "TokenPredictions":
+        """Reads what `to_json` gave."""
+        try:
+            return cls(list(rows), [tuple(label + "" for label in row["labels"]) for row in rows.values()])
+        except (TypeError, KeyError, AttributeError) as error:
+            raise predictions_error(where, error) from None
+
+
+class TokenCollector:
+    """Takes logits (B, S, C) of windows in any order; a word has the likeliest label of its first token."""
+
+    def __init__(self, sentences: Sequence[Sentence], windows: Windows, labels: tuple[str, ...]) -> None:
+        self.sentences, self.windows, self.names = sentences, windows, np.array(labels, object)
+        self.labels = [np.full(len(sentence.words), OUTSIDE, object) for sentence in sentences]
+
+    def add(self, index: NDArray[np.int64], logits: Tensor) -> None:
+        chosen = logits.argmax(dim=-1).cpu().numpy()  # (B, S)
+        for window, row in zip(index, chosen):
+            word = self.windows.targets[window, : len(row), 1]
+            place = np.flatnonzero(word != NONE)
+            self.labels[self.windows.example[window]][word[place]] = self.names[row[place]]
+
+    def finish(self) -> TokenPredictions:
+        return TokenPredictions([sentence.id for sentence in self.sentences], [tuple(own) for own in self.labels])
+
+
+def make_windows(
+    tokenizer: Tokenizer, sentences: Sequence[Sentence], labels: Sequence[str], max_length: int, overlap: int
+) -> Windows:
+    """Sentences as windows of at most `max_length` tokens; the windows of a long sentence share `overlap` tokens.
+
+    targets: (N, longest window, 2) number of the label and of the word at the first token of each word, else NONE. A
+    word that is in two windows belongs to the one in which it is farther from the cut. An unknown label counts as O.
+    """
+    frame = Frame.of(tokenizer, pair=False)
+    room = max_length - frame.size
+    if room <= overlap:
+        raise UserError(f"data.max_length: {max_length} tokens leave no room beside data.overlap, {overlap}")
+    numbers = {label: number for number, label in enumerate(labels)}
+    tokens, targets, example = [], [], []
+    encoded = tokenizer.encode_batch([" ".join(one.words) for one in sentences], add_special_tokens=False)
+    for number, (sentence, item) in enumerate(zip(sentences, encoded)):
+        ids, carried = np.array(item.ids, np.int32), np.full((len(item.ids), 2), NONE, np.int32)
+        word, first = np.unique(_words(sentence, item.offsets), return_index=True)
+        carried[first] = [(numbers.get(sentence.labels[one], 0), one) for one in word.tolist()]
+        for begin in range(0, max(1, len(ids) - overlap), room - overlap):
+            end = begin + room
+            own = carried[begin:end].copy()
+            own[: overlap // 2 if begin else 0] = NONE
+            own[room - overlap + overlap // 2 if end < len(ids) else room :] = NONE
+            tokens.append(ids[begin:end])
+            targets.append(own)
+            example.append(number)
+    lengths = np.array([len(ids) for ids in tokens], np.int64)
+    padded = np.full((len(tokens), frame.size + lengths.max(initial=0), 2), NONE, np.int32)
+    at = len(frame.prefix)
+    for row, own in zip(padded, targets):
+        row[at : at + len(own)] = own
+    flat, types = frame.assemble((ids, ids[:0]) for ids in tokens)
+    return Windows(
+        ids=flat,
+        types=types,
+        starts=np.concatenate([[0], np.cumsum(frame.size + lengths)]).astype(np.int64),
+        example=np.array(example, np.int64),
+        context_at=np.full(len(tokens), at, np.int64),
+        context_end=at + lengths,
+        context_token=np.zeros(len(tokens), np.int64),
+        chars=np.zeros((0, 2), np.int32),
+        targets=padded,
+    )
+
+
+def _words(sentence: Sentence, offsets: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+    """The word that each token belongs to: the one in which its last character is."""
+    starts = np.cumsum([0, *(len(word) + 1 for word in sentence.words)])[:-1]
+    last = np.array([end - 1 for _, end in offsets], np.int64)
+    return np.maximum(np.searchsorted(starts, last, side="right") - 1, 0)
+
+
+def read_sentences(source: str) -> list[Sentence]:
+    """The sentences of one or several files, numbered anew."""
+    found = [sentence for part in parts(source) for sentence in load_conll(part)]
+    return [Sentence(str(number), one.words, one.labels) for number, one in enumerate(found)]
+
+
+def _check_source(source: str, where: str) -> None:
+    for part in parts(source):
+        if not is_conll(part):
+            raise UserError(f"{where}{part}: tokens are learnt from files that end in {', '.join(SUFFIXES)}")
+
+
+def entities(labels: Sequence[str]) -> set[Entity]:
+    """The entities of a sentence: an I- that does not continue one of its type begins one, as seqeval counts."""
+    found: set[Entity] = set()
+    kind, begin = "", 0
+    for place, label in enumerate([*labels, OUTSIDE]):
+        if label.startswith("I-") and label[2:] == kind:
+            continue
+        if kind:
+            found.add((kind, begin, place - 1))
+        kind, begin = label[2:], place
+    return found
+
+
+def precision(values: NDArray[np.float64]) -> float:
+    right, said, _ = values.sum(axis=0)
+    return 100.0 * float(right / said) if said else 0.0
+
+
+def recall(values: NDArray[np.float64]) -> float:
+    right, _, there = values.sum(axis=0)
+    return 100.0 * float(right / there) if there else 0.0
+
+
+def f1(values: NDArray[np.float64]) -> float:
+    right, said, there = values.sum(axis=0)
+    return 200.0 * float(right / (said + there)) if said + there else 0.0
+
+
+def mistakes(records: Sequence[Sentence], members: Mapping[str, TokenPredictions]) -> list[dict[str, Any]]:
+    """Sentences with entities that some member gets wrong, those with most wrong words first."""
+    wrong = np.array(
+        [
+            [sum(a != b for a, b in zip(one.labels, own)) for one, own in zip(records, said.labels)]
+            for said in members.values()
+        ]
+    )  # (M, Q)
+    right = wrong == 0
+    sorts = [("all members are wrong", ~right.any(axis=0), wrong.mean(axis=0)), *disputes(right, wrong.mean(axis=0))]
+
+    def entry(row: int) -> dict[str, Any]:
+        sentence = records[row]
+        answers = {name: "; ".join(_listed(sentence, one.labels[row])) for name, one in members.items()}
+        return {
+            "id": sentence.id,
+            "question": " ".join(sentence.words),
+            "context": "",
+            "gold": _listed(sentence, sentence.labels),
+            "answers": answers,
+        }
+
+    return error_rows(sorts, list(members), right, entry)
+
+
+def _listed(sentence: Sentence, labels: Sequence[str]) -> list[str]:
+    """`LOC: New York` for each entity."""
+    found = sorted(entities(labels), key=lambda entity: entity[1:])
+    return [f"{kind}: {' '.join(sentence.words[first : last + 1])}" for kind, first, last in found]
