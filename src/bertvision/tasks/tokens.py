@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from bertvision.data.batches import Batch
-from bertvision.data.conll import OUTSIDE, SUFFIXES, Sentence, is_conll, load_conll
+from bertvision.data.conll import SUFFIXES, Sentence, is_conll, load_conll
 from bertvision.data.sources import parts
 from bertvision.data.splits import sources_of, split_off, training_part
 from bertvision.data.windows import Frame, Windows
@@ -32,6 +32,7 @@ from bertvision.tasks.base import (
     single,
 )
 
+OUTSIDE = "O"
 NONE = -100  # the target of a token that carries no label
 Entity = tuple[str, int, int]  # type, first word, last word
 
