@@ -1,77 +1,194 @@
-"""What a person sees: one live view on a terminal, plain lines elsewhere; and curves for TensorBoard."""
+"""Progress: the time left, computed by hand and for real studies; terminal view, plain lines, TensorBoard."""
 
 import io
 import json
 import sys
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from bertvision.errors import UserError
 from bertvision.train import progress
-from bertvision.train.progress import Journal, Planned, Scalars
+from bertvision.train.progress import SPEED, Agenda, Journal, Planned, Scalars, duration, plan_study, plan_variants
+from bertvision.train.series import Series
 from bertvision.train.study import Study
 from runs import bertvision, recipe_of, tiny_recipe
 
 STATUS = {"step": 1, "of": 2, "loss": {"pool": 0.25, "last": 0.5}, "learning_rate": {"pool": 1e-3, "last": 2e-3}}
+TUNING, HEADS, SCORING = "tuning, seed 1", "heads on epoch 1, seed 1", "scoring epoch 1 on tune, seed 1"
+STAGES = [Planned(TUNING, "tuning", 1000), Planned(HEADS, "heads", 500), Planned(SCORING, "scoring", 300)]
+
+
+def agenda(stages=STAGES) -> Agenda:
+    made = Agenda()
+    made.plan(stages)
+    return made
+
+
+def test_before_anything_is_measured_no_time_is_told():
+    one = agenda()
+    assert one.outlook() == f"0 of 3 done · next: {TUNING}"
+    one.begin(TUNING, "", 1000, 0)
+    assert one.seconds_left is None
+    assert one.outlook() == f"1 of 3 · next: {HEADS}"
+
+
+def test_what_was_not_measured_is_told_in_proportion_to_what_was():
+    one = agenda()
+    one.begin(TUNING, "", 1000, 0)
+    one.advance(200, 2.0)  # 100 tokens/s: 8 s of it are left
+    heads, scoring = 100 * SPEED["heads"], 100 * SPEED["scoring"]
+    assert one.seconds_left == pytest.approx(8 + 500 / heads + 300 / scoring)
+    assert one.outlook() == f"1 of 3 · next: {HEADS} · about 11 s left in all"
+    one.end()  # early: it is done all the same
+    assert one.outlook().startswith(f"1 of 3 done · next: {HEADS}")
+    one.begin(HEADS, "", 500, 0)
+    one.advance(100, 10.0)  # 10 tokens/s, and so scoring is at 12 by the proportion to what was measured last
+    assert one.seconds_left == pytest.approx(40 + 300 / (10 * SPEED["scoring"] / SPEED["heads"]))
+    assert one.outlook().startswith(f"2 of 3 · next: {SCORING} · about ")
+
+
+def test_what_was_done_before_counts():
+    one = agenda([Planned(TUNING, "tuning", 1000, done=True), *STAGES[1:]])
+    one.begin(HEADS, "", 500, 400)  # resumes after a kill
+    assert one.outlook().startswith("2 of 3")
+    one.advance(50, 1.0)
+    assert one.seconds_left == pytest.approx(1 + 300 / (50 * SPEED["scoring"] / SPEED["heads"]))
+
+
+def test_a_stage_goes_on_at_its_own_speed_and_length():
+    one = agenda([Planned(name, "heads", 100) for name in "abc"])
+    one.begin("a", "", 100, 0)
+    one.advance(100, 10.0)
+    one.end()
+    one.begin("b", "", 100, 0)
+    assert one.seconds_left == pytest.approx(20)
+    one.advance(50, 20.0)  # four times slower than a: 20 s of it are left, and c is at the mean of both, 5 tokens/s
+    assert one.seconds_left == pytest.approx(20 + 20)
+    longer = agenda()
+    longer.begin(TUNING, "", 2000, 0)  # twice what was planned
+    longer.advance(1000, 10.0)
+    assert longer.seconds_left == pytest.approx(10 + 5 / SPEED["heads"] + 3 / SPEED["scoring"])
+
+
+def test_what_is_not_planned_is_not_counted():
+    for one, expected in ((agenda(), f"0 of 3 done · next: {TUNING}"), (Agenda(), "")):
+        one.begin("storing states of train", "", 10, 0)
+        one.advance(10, 1.0)
+        one.end()
+        assert one.outlook() == expected
+
+
+def test_parts_may_have_stages_of_the_same_name():
+    one = Agenda()
+    for part in ("L1", "L2"):
+        one.plan(STAGES[:1], part)
+    one.begin(TUNING, "L1", 1000, 0)
+    one.advance(500, 5.0)
+    assert one.outlook() == f"1 of 2 · next: L2: {TUNING} · about 15 s left in all"
+    one.end()
+    one.begin(TUNING, "L2", 1000, 0)
+    assert one.outlook() == "2 of 2 · about 10 s left in all"
+
+
+@given(st.lists(st.tuples(st.sampled_from([*SPEED]), st.integers(0, 10**6)), min_size=1, max_size=8), st.data())
+def test_time_left_falls_to_nothing(kinds, data):
+    stages = [Planned(f"{number}", kind, tokens) for number, (kind, tokens) in enumerate(kinds)]
+    one = agenda(stages)
+    for number, stage in enumerate(stages):
+        one.begin(stage.name, "", stage.tokens, 0)
+        half = data.draw(st.integers(0, stage.tokens))
+        for tokens in (half, stage.tokens - half):
+            one.advance(tokens, tokens / SPEED[stage.kind])  # exactly as fast as foreseen
+        left = sum(later.tokens / SPEED[later.kind] for later in stages[number + 1 :])
+        if one.seconds_left is not None:
+            assert one.seconds_left == pytest.approx(left, abs=1e-6)
+        one.end()
+    assert all(stage.done for stage in one.stages)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (59, "59 s"), (90, "2 min"), (5000, "83 min"), (9000, "2.5 h")]
+)
+def test_how_long_is_said(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_a_study_plans_all_it_does_and_knows_what_is_done(tmp_path):
+    study = Study(recipe_of(seeds=[1, 2]), tmp_path / "run", quiet=True)
+    study.begin()
+    study.tune(1)
+    study.train(1, 0.5)
+    plan_study(study)
+    stages = study.journal.agenda.stages
+    assert [stage.name for stage in stages if stage.done] == [TUNING, "heads on epoch 0.5, seed 1"]
+    assert [stage.kind for stage in stages] == ["tuning", *["heads", "scoring", "scoring"] * 2] * 2
+    tokens = int(study.data["train"].windows.lengths.sum())
+    assert [stage.tokens for stage in stages if stage.kind != "scoring"] == [tokens] * 6
+    study.run()
+    assert all(stage.done for stage in study.journal.agenda.stages)
+    assert len(study.journal.agenda.stages) == len(stages)  # nothing was done under another name
+
+
+def test_variants_share_one_agenda(tmp_path):
+    variants = [{"name": "one"}, {"name": "two", "heads": [], "data": {"limit": 24}}]
+    series = Series(recipe_of(finetune={"checkpoints": []}, variants=variants), tmp_path / "run", quiet=True)
+    series.begin()
+    plan_variants(series.variants)
+    one, two = series.studies
+    shared = one.journal.agenda
+    assert shared is two.journal.agenda
+    assert [len(stages) for stages in shared.parts.values()] == [4, 3]
+    assert shared.parts["two"][0].tokens == shared.parts["one"][0].tokens
+    plan_study(two)  # as it begins to run: now its own data are known
+    assert shared.parts["two"][0].tokens < shared.parts["one"][0].tokens
 
 
 def journal(terminal: bool) -> tuple[Journal, io.StringIO]:
     made, out = Journal(), io.StringIO()
     made.console = Console(file=out, force_terminal=terminal, width=120, soft_wrap=True, legacy_windows=False)
-    made.agenda.plan([Planned("tuning, seed 1", "tuning", 100), Planned("heads on epoch 1, seed 1", "heads", 100)])
+    made.agenda.plan([Planned(TUNING, "tuning", 100), Planned(HEADS, "heads", 100)])
     return made, out
 
 
-def test_plain_lines_tell_how_the_whole_run_stands(monkeypatch):
-    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+def test_plain_lines_are_few_and_tell_how_the_whole_run_stands(monkeypatch):
     made, out = journal(terminal=False)
-    with made.stage("tuning, seed 1", 100) as stage:
-        stage.advance(50, STATUS)
-    with made.stage("heads on epoch 1, seed 1", 100, 40) as stage:
-        stage.advance(60)
-    first, second = out.getvalue().splitlines()
-    assert first.startswith("tuning, seed 1:  50%  ") and "loss 0.250  (1 of 2 · next: heads on epoch 1" in first
-    assert first.endswith(" left in all)")
-    assert second.startswith("heads on epoch 1, seed 1: 100%  ") and "(2 of 2 · about 0 s left in all)" in second
-
-
-def test_plain_lines_are_few():
-    made, out = journal(terminal=False)
-    with made.stage("tuning, seed 1", 100) as stage:
+    with made.stage(TUNING, 100) as stage:
         for _ in range(100):
             stage.advance(1)
     assert len(out.getvalue().splitlines()) == 1
+    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
+    made, out = journal(terminal=False)
+    with made.stage(TUNING, 100) as stage:
+        stage.advance(50, STATUS)
+    with made.stage(HEADS, 100, 40) as stage:
+        stage.advance(60)
+    first, second = out.getvalue().splitlines()
+    assert first.startswith(f"{TUNING}:  50%  ") and "loss 0.250  (1 of 2 · next: heads on epoch 1" in first
+    assert first.endswith(" left in all)")
+    assert second.startswith(f"{HEADS}: 100%  ") and "(2 of 2 · about 0 s left in all)" in second
 
 
-def test_a_terminal_shows_the_bar_and_under_it_what_comes():
+def test_a_terminal_shows_the_bar_and_the_outlook():
     made, out = journal(terminal=True)
-    with made.stage("tuning, seed 1", 100) as stage:
+    with made.stage(TUNING, 100) as stage:
         stage.advance(50, STATUS)
         made.say("a note meanwhile")
     shown = out.getvalue()
-    assert "tuning, seed 1" in shown and "50%" in shown and "loss 0.250" in shown and "a note meanwhile" in shown
-    assert "1 of 2 · next: heads on epoch 1, seed 1 · about " in shown and " left in all" in shown
-    assert "1 of 2" not in shown[shown.rindex("50%") :]  # what stays when the stage has ended is its bar
+    assert TUNING in shown and "50%" in shown and "loss 0.250" in shown and "a note meanwhile" in shown
+    assert f"1 of 2 · next: {HEADS} · about " in shown and " left in all" in shown
+    assert "1 of 2" not in shown[shown.rindex("50%") :]  # only the bar remains when the stage has ended
 
 
 def test_a_stage_that_fails_leaves_the_terminal_usable():
     made, out = journal(terminal=True)
-    with pytest.raises(ZeroDivisionError), made.stage("tuning, seed 1", 100) as stage:
+    with pytest.raises(ZeroDivisionError), made.stage(TUNING, 100) as stage:
         stage.advance(10)
         raise ZeroDivisionError
     assert out.getvalue().endswith("\x1b[?25h")  # the cursor is back
     assert not any(stage.done for stage in made.agenda.stages)
-
-
-def test_a_study_says_how_it_stands(tmp_path):
-    recipe = tiny_recipe(tmp_path / "study.toml", finetune={"checkpoints": []})
-    done = bertvision("study", recipe, "--out", tmp_path / "run", "--tensorboard", cwd=tmp_path)
-    assert done.code == 0, done.err
-    lines = [line for line in done.err.splitlines() if " tokens/s " in line]
-    assert [line[line.index("(") + 1 :][:6] for line in lines] == ["1 of 4", "2 of 4", "3 of 4", "4 of 4"]
-    assert lines[-1].endswith("(4 of 4 · about 0 s left in all)")
-    assert (tmp_path / "run" / "tensorboard" / "tuning-seed-1").is_dir()
 
 
 def curves(directory) -> dict[str, list]:
@@ -81,23 +198,24 @@ def curves(directory) -> dict[str, list]:
     return {tag: [(one.step, one.value) for one in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
 
 
-def test_curves_can_be_read_back(tmp_path):
-    recipe = recipe_of(finetune={"checkpoints": []})
-    study = Study(recipe, tmp_path, quiet=True)
-    study.journal.scalars = Scalars(tmp_path / "tensorboard")
-    rows = study.run()
-    folders = {path.name for path in (tmp_path / "tensorboard").iterdir()}
-    assert folders == {"tuning-seed-1", "heads-on-epoch-1-seed-1", "scores-seed-1"}
-    learnt = curves(tmp_path / "tensorboard" / "heads-on-epoch-1-seed-1")
-    names = ["pool", "compress size=8"]
+def test_a_study_tells_its_progress_and_leaves_curves(tmp_path):
+    recipe = tiny_recipe(tmp_path / "study.toml", finetune={"checkpoints": []})
+    run = tmp_path / "run"
+    done = bertvision("study", recipe, "--out", run, "--tensorboard", cwd=tmp_path)
+    assert done.code == 0, done.err
+    lines = [line for line in done.err.splitlines() if " tokens/s " in line]
+    assert [line[line.index("(") + 1 :][:6] for line in lines] == ["1 of 4", "2 of 4", "3 of 4", "4 of 4"]
+    assert lines[-1].endswith("(4 of 4 · about 0 s left in all)")
+    folders = {path.name: curves(path) for path in (run / "tensorboard").iterdir()}
+    assert set(folders) == {"tuning-seed-1", "heads-on-epoch-1-seed-1", "scores-seed-1"}
+    learnt, names = folders["heads-on-epoch-1-seed-1"], ["pool", "compress size=8"]
     assert set(learnt) == {"tokens per second"} | {f"{what}/{n}" for what in ("loss", "learning_rate") for n in names}
-    log = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    last = next(line for line in reversed(log) if line["event"] == "heads on epoch 1, seed 1")
+    log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    last = next(line for line in reversed(log) if line["event"] == HEADS)
     assert learnt["loss/pool"][-1] == (last["step"], pytest.approx(last["loss"]["pool"]))
-    assert learnt["learning_rate/pool"][0] == (1, pytest.approx(recipe.bank.learning_rate, rel=0.01))
-    scores = curves(tmp_path / "tensorboard" / "scores-seed-1")
+    rows = json.loads((run / "metrics.json").read_text())
     expected = next(row for row in rows if row["member"] == "pool" and row["threshold_from"] == "tune")
-    assert scores["f1/pool"] == [(100, pytest.approx(expected["f1"]))]
+    assert folders["scores-seed-1"]["f1/pool"] == [(100, pytest.approx(expected["f1"]))]
 
 
 def test_curves_go_on_after_a_kill(tmp_path):

@@ -1,7 +1,6 @@
 """The bank: heads that compete, trained together on the same states, each with its own optimiser."""
 
 import dataclasses
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +21,7 @@ from bertvision.tasks import Dataset
 from bertvision.train.feed import Feeds
 from bertvision.train.learner import Learner, Share, Task
 from bertvision.train.loop import EarlyStop, Job, Plan, Prune, check_steps, fit, plan_batches
+from bertvision.train.run_dir import file_name
 
 
 class HeadBank(nn.Module):
@@ -89,10 +89,7 @@ class HeadBank(nn.Module):
 
 
 def unique_names(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The given name of each head, or a readable one from its options; those that are alike are numbered.
-
-    Alike are names that would be the same as the name of a file.
-    """
+    """The given name of each head, or one made from its options; names that give the same file name are numbered."""
     names: list[str] = []
     taken = {"backbone"}
     for entry in entries:
@@ -110,23 +107,16 @@ def unique_names(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def at_fractions(entries: Sequence[Mapping[str, Any]], fractions: Sequence[float]) -> list[dict[str, Any]]:
     """Every head once per share of the training set. One that sees 30 % of it is called `NAME @ 30 %`."""
-    names = unique_names(entries)
-    found = []
-    for fraction in fractions:
-        for name, entry in zip(names, entries):
-            own = {} if fraction == 1 else {"name": f"{name} @ {100 * fraction:g} %", "fraction": fraction}
-            found.append({**entry, **own})
-    return found
+    return [
+        {**entry, **({} if fraction == 1 else {"name": f"{name} @ {100 * fraction:g} %", "fraction": fraction})}
+        for fraction in fractions
+        for name, entry in zip(unique_names(entries), entries)
+    ]
 
 
 def _spec(entry: Mapping[str, Any]) -> dict[str, Any]:
     """The part of an entry that describes the architecture."""
     return {key: value for key, value in head_spec(entry).items() if key != "fraction"}
-
-
-def file_name(member: str) -> str:
-    """A member's name as a file name: `backbone + pool` -> `backbone+pool`."""
-    return re.sub(r"[^\w=+.#-]+", "-", member.replace(" + ", "+"))
 
 
 def bank_path(directory: Path, epoch: float) -> Path:
@@ -147,12 +137,12 @@ def bank_learners(bank: HeadBank, recipe: BankRecipe, windows: Windows, plan: Ba
         for _, fraction in entries
     }
     return [
-        Learner(name, head.train(), own_training(recipe, entry), steps=len(plan), seed=seed, share=shares[fraction])
+        Learner(name, head.train(), _training(recipe, entry), steps=len(plan), seed=seed, share=shares[fraction])
         for (name, head), (entry, fraction) in zip(bank.items(), entries)
     ]
 
 
-def own_training(recipe: BankRecipe, entry: Mapping[str, Any]) -> BankRecipe:
+def _training(recipe: BankRecipe, entry: Mapping[str, Any]) -> BankRecipe:
     """The training of one head: the bank's, unless its entry says otherwise."""
     return dataclasses.replace(
         recipe,
@@ -203,27 +193,18 @@ def train_bank(
     watched = tune if tune is not None and len(tune.windows) and (recipe.patience or prune) else None
     checks = check_steps(plan, recipe.epochs, recipe.checks) if watched else set()
     feeds.choose(windows, list(bank.heads), watched.windows if watched else None, len(checks))
-    early = None
-    if watched:
-        early = EarlyStop(
-            task, feeds.feed(watched.windows, "tune", runtime), learners, recipe, job.journal, prune, runtime
-        )
+    tuned = feeds.feed(watched.windows, "tune", runtime) if watched else None
     feed = feeds.feed(windows, "train", runtime)
+    early = EarlyStop(task, tuned, learners, recipe, job.journal, prune, runtime) if tuned else None
     kept = {epoch: plan.steps_at(epoch) for epoch in recipe.checkpoints if epoch < recipe.epochs}
-
-    def count_checks() -> None:
-        """The seconds of the tune set's feed are the bank's too."""
-        if early is not None:
-            feed.seconds, early.feed.seconds = feed.seconds + early.feed.seconds, 0.0
+    feed.seconds += tuned.seconds if tuned else 0.0
 
     def at_step(step: int) -> None:
         if early is not None and step in checks:
-            early.check(step)
-            count_checks()
+            feed.seconds += early.check(step)
         for epoch in [epoch for epoch, mark in kept.items() if mark == step]:
             bank.save(path_at(job.result, epoch), training_notes(learners, feed.seconds, job.identity))
 
-    count_checks()
     fit(learners, feed, Plan(task, plan, job, at_step, kept.values()), runtime)
     best = early.take_best() if early else {}
     bank.save(job.result, training_notes(learners, feed.seconds, job.identity) | {"best": best})

@@ -215,8 +215,9 @@ class EarlyStop:
     prune: Prune | None = None
     runtime: Runtime = CPU
 
-    def check(self, step: int) -> None:
-        """Checks every learner that still learns."""
+    def check(self, step: int) -> float:
+        """Checks every learner that still learns; the seconds of the feed."""
+        before = self.feed.seconds
         learning = [learner for learner in self.learners if not learner.resting]
         with reporting(learning, self.journal):
             losses = self._losses(learning)
@@ -227,6 +228,7 @@ class EarlyStop:
                 for learner in learning:
                     if not learner.resting:
                         learner.finished = pruned.get(learner.name, "")
+        return self.feed.seconds - before
 
     def take_best(self) -> dict[str, dict[str, float]]:
         """Restores the best values of every learner, where they were kept; {name: the step and the loss of that}."""
