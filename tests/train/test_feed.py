@@ -41,24 +41,15 @@ def difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> 
 
 
 def test_stored_heads_are_the_live_ones(tmp_path):
-    losses: list[list[float]] = []
-    alive = train(tmp_path / "live", states="live", patience=9)
-    stored = train(tmp_path / "stored", states="stored", dtype="fp32", patience=9)
-    assert said(tmp_path / "live") == "states: live, as the recipe says"
-    assert said(tmp_path / "stored") == "states: stored, as the recipe says"
-    assert alive.keys() == stored.keys()
-    for part in ("live", "stored"):
-        _, about = HeadBank.load(tmp_path / part / "heads.safetensors")
-        losses.append([one["loss"] for one in about["best"].values()])
+    losses = []
+    for states in ("live", "stored"):
+        train(tmp_path / states, states=states, dtype="fp32", patience=9)
+        assert said(tmp_path / states) == f"states: {states}, as the recipe says"
+        best = HeadBank.load(tmp_path / states / "heads.safetensors")[1]["best"]
+        losses.append([one["loss"] for one in best.values()])
     assert len(losses[0]) == 2 and losses[0] == pytest.approx(losses[1], abs=1e-5)
     log = (tmp_path / "stored" / "log.jsonl").read_text()
     assert "storing states of train" in log and "storing states of tune" in log
-
-
-def test_one_pass_is_live_without_measuring(tmp_path, monkeypatch):
-    monkeypatch.setattr(feed, "forecast", None)
-    train(tmp_path, epochs=1, states="auto")
-    assert said(tmp_path) == "states: live, every state is read only once"
 
 
 @pytest.mark.parametrize("choice", ["live", "stored"])
@@ -69,10 +60,17 @@ def test_auto_does_what_the_forecast_says(choice, tmp_path, monkeypatch):
     assert difference(found, train(tmp_path / "asked", states=choice, dtype="int8")) == 0
 
 
-def test_auto_measures_for_itself(tmp_path):
-    train(tmp_path, states="auto")
-    assert said(tmp_path).split(",")[0] in ("states: live", "states: stored")
-    assert "live takes" in said(tmp_path) and "stored" in said(tmp_path)
+def test_auto_measures_for_itself_unless_states_are_read_once(tmp_path, monkeypatch):
+    train(tmp_path / "measured", states="auto")
+    assert said(tmp_path / "measured").split(",")[0] in ("states: live", "states: stored")
+    assert "live takes" in said(tmp_path / "measured") and "stored" in said(tmp_path / "measured")
+    monkeypatch.setattr(forecasts.Forecast, "choose", lambda self: ("live", f"tune is read {self.looks.times} times"))
+    train(tmp_path / "checked", epochs=1, states="auto", patience=5, checks=4)
+    assert said(tmp_path / "checked") == "states: live, for tune is read 4 times"
+    monkeypatch.setattr(feed, "forecast", None)
+    for name, options in (("once", {}), ("one look", {"patience": 5, "checks": 1})):
+        train(tmp_path / name, epochs=1, states="auto", **options)
+        assert said(tmp_path / name) == "states: live, every state is read only once"
 
 
 @pytest.mark.parametrize(("choice", "moment"), [("live", 4), ("stored", "storing"), ("stored", 4)])
@@ -160,22 +158,25 @@ def feeds_of(directory: Path, **options: object) -> Feeds:
     return Feeds(BACKBONE, recipe_of(bank={"epochs": 3, **options}).bank, Selection(), job_of(directory))
 
 
-def test_a_choice_for_something_else_is_not_kept(tmp_path):
-    place = job_of(tmp_path).states
-    place.mkdir()
-    (place / "choice.json").write_text('{"identity": "that", "states": "stored"}')
-    feeds_of(tmp_path).choose(DATA["train"].windows, [])
-    assert json.loads((place / "choice.json").read_text())["identity"] == "this"
-
-
 @pytest.mark.parametrize(
-    "content", ["{", "[1]", "{}", '{"identity": "this"}', '{"identity": "this", "states": "disk"}']
+    "content",
+    [
+        '{"identity": "that", "states": "stored"}',
+        "{",
+        "[1]",
+        '{"identity": "this"}',
+        '{"identity": "this", "states": 1}',
+    ],
 )
-def test_a_damaged_choice_is_one_line(content, tmp_path):
-    place = job_of(tmp_path).states
-    place.mkdir()
-    (place / "choice.json").write_text(content)
-    with pytest.raises(UserError, match=r"choice\.json: damaged, or not a note of where states come from .* delete it"):
+def test_a_choice_for_something_else_is_not_kept_and_a_damaged_one_is_one_line(content, tmp_path):
+    note = job_of(tmp_path).states / "choice.json"
+    note.parent.mkdir()
+    note.write_text(content)
+    if "that" in content:
+        feeds_of(tmp_path).choose(DATA["train"].windows, [])
+        assert json.loads(note.read_text())["identity"] == "this"
+        return
+    with pytest.raises(UserError, match=r"choice\.json: damaged, .* delete it"):
         feeds_of(tmp_path).choose(DATA["train"].windows, [])
 
 
@@ -197,10 +198,6 @@ def test_a_tapped_store_is_read_and_stays(states, tmp_path, monkeypatch):
     assert "states of train: read from untuned-train" in notes(tmp_path / "tapped")
     assert "states of tune: read from untuned-tune" in notes(tmp_path / "tapped")
     assert contents(tapped / "untuned-train") == before
-
-
-def test_live_reads_no_tapped_store(tmp_path):
-    tapped = tap(tmp_path / "states", "train")
     train(tmp_path / "live", tapped=tapped, states="live")
     assert notes(tmp_path / "live") == ["states: live, as the recipe says"]
 
@@ -228,15 +225,6 @@ def test_a_tapped_store_that_does_not_fit_is_passed_over(tmp_path):
     ):
         assert why in note
     assert str(tmp_path) not in note
-
-
-def test_looks_at_tune_are_readings_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(forecasts.Forecast, "choose", lambda self: ("live", f"tune is read {self.looks} times"))
-    train(tmp_path / "checked", epochs=1, states="auto", patience=5, checks=4)
-    assert said(tmp_path / "checked") == "states: live, for tune is read 4 times"
-    monkeypatch.setattr(feed, "forecast", None)
-    train(tmp_path / "once", epochs=1, states="auto", patience=5, checks=1)
-    assert said(tmp_path / "once") == "states: live, every state is read only once"
 
 
 @pytest.mark.parametrize("killed", [False, True])
