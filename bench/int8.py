@@ -15,11 +15,12 @@ from pathlib import Path
 
 from bertvision.backbone.backbone import Backbone
 from bertvision.errors import UserError
+from bertvision.evaluate.ensemble import Ensemble, Member
 from bertvision.states.layout import Dtype
 from bertvision.train.bank import HeadBank, bank_feeds, train_bank
 from bertvision.train.loop import Job
-from bertvision.train.predict import predict
 from bertvision.train.progress import Journal
+from bertvision.train.scoring import Setting, predict
 from bertvision.train.study import Study
 
 DTYPES: tuple[Dtype, ...] = ("fp32", "fp16", "int8")
@@ -29,17 +30,19 @@ def scores(study: Study, seed: int, epoch: float, epochs: float) -> dict[str, di
     """{head: {dtype: scores on test}}; heads are trained for `epochs` on the checkpoint of `epoch`."""
     backbone = study.members(seed, epoch).backbone
     banks = {dtype: train(study, backbone, seed, dtype, epochs) for dtype in DTYPES}
-    members = {f"{dtype} {name}": head for dtype, bank in banks.items() for name, head in bank.items()}
-    passes = {
-        split: predict(backbone, members, study.task, study.data[split], study.recipe.evaluate, study.journal)
-        for split in ("tune", "test")
-    }
+    setting = Setting(study.task, study.recipe.evaluate, study.journal)
     found: dict[str, dict[str, dict[str, float]]] = {}
-    for name in members:
-        dtype, _, head = name.partition(" ")
-        threshold = study.task.choose(passes["tune"].predictions[name], study.data["tune"])
-        all_scores = study.task.scores(passes["test"].predictions[name], study.data["test"], threshold)
-        found.setdefault(head, {})[dtype] = {key: all_scores[key] for key in study.task.metrics}
+    for dtype, bank in banks.items():
+        heads = {Member(name, seed, epoch): head for name, head in bank.items()}
+        singles = [*map(Ensemble.of, heads)]
+        passes = {
+            split: predict(backbone, heads, singles, study.data[split], setting).predictions
+            for split in ("tune", "test")
+        }
+        for one in singles:
+            threshold = study.task.choose(passes["tune"][one], study.data["tune"])
+            all_scores = study.task.scores(passes["test"][one], study.data["test"], threshold)
+            found.setdefault(one.name, {})[dtype] = {key: all_scores[key] for key in study.task.metrics}
     return found
 
 

@@ -25,11 +25,13 @@ from bertvision.backbone.backbone import Backbone
 from bertvision.data.batches import Batch
 from bertvision.data.sources import load_articles
 from bertvision.data.squad import write_articles
+from bertvision.evaluate.ensemble import Ensemble, Member
+from bertvision.heads import Head
 from bertvision.recipe import DataRecipe, EvaluateRecipe, Recipe, from_table, to_toml
 from bertvision.tasks import Dataset, Spans
 from bertvision.train.bank import HeadBank
-from bertvision.train.predict import Joined, predict
 from bertvision.train.progress import Journal
+from bertvision.train.scoring import Setting, predict
 from encoders import WORDS, save_tiny
 
 # A process that has imported everything forks off each command: a start takes milliseconds instead of seconds.
@@ -122,6 +124,11 @@ def load(recipe: Recipe) -> tuple[Backbone, Spans, dict[str, Dataset]]:
     return backbone, task, task.load(recipe.data, backbone.tokenizer, seed=0)
 
 
+def members_of(bank: HeadBank) -> dict[Member, Head]:
+    """The heads of a bank as members of one checkpoint."""
+    return {Member(name, 1, 1.0): head for name, head in bank.items()}
+
+
 @dataclass(frozen=True)
 class Done:
     """How a command ended."""
@@ -204,8 +211,9 @@ def _predict(encoder: str, path: str, count: int, answer: Connection) -> None:
     data = task.from_articles(path, chosen, backbone.tokenizer, DataRecipe(**LENGTHS))
     assert len(data.windows) == count
     bank = HeadBank([{"kind": "last"}, {"kind": "pool"}], layers=backbone.layers, width=backbone.width, task="spans")
-    ensembles = {"both": Joined(("last", "pool"))}
-    predict(backbone, dict(bank.items()), task, data, EvaluateRecipe(), Journal(quiet=True), ensembles=ensembles)
+    heads = members_of(bank)
+    ensembles = [*map(Ensemble.of, heads), Ensemble(tuple(heads), chosen="pair")]
+    predict(backbone, heads, ensembles, data, Setting(task, EvaluateRecipe(), Journal(quiet=True)))
     answer.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 

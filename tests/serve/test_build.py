@@ -5,6 +5,7 @@ import json
 import os
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,16 @@ from bertvision.cli import app
 from bertvision.data.sources import load_articles
 from bertvision.data.squad import records
 from bertvision.errors import UserError
+from bertvision.evaluate.ensemble import Ensemble, Member
+from bertvision.evaluate.score import Score
 from bertvision.evaluate.squad import score
+from bertvision.files import write_json
+from bertvision.recipe import to_toml
 from bertvision.serve.build import build_reader, leave_reader
+from bertvision.serve.config import TaskConfig
 from bertvision.serve.reader import Reader
-from bertvision.train.bank import file_name
-from bertvision.train.combine import ensemble_run
+from bertvision.train.choose import ensemble_run
+from bertvision.train.run_dir import file_name
 from bertvision.train.study import Study
 from runs import questions, recipe_of
 
@@ -48,6 +54,10 @@ def rows(run: Path) -> list[dict]:
     return [row for row in found if row["threshold_from"] == "tune"]
 
 
+def names(config: TaskConfig) -> tuple[str, ...]:
+    return tuple(member.name for member in config.ensemble.members)
+
+
 def parts(row: dict) -> str:
     return row.get("parts", row["member"])
 
@@ -66,9 +76,9 @@ def assert_answers_as_scored(reader: Reader, run: Path, row: dict) -> None:
 
 
 def test_a_series_has_no_best(copy, tmp_path):
-    found = [{**row, "variant": name} for name in ("RTE", "CoLA") for row in rows(copy)]
-    (copy / "metrics.json").write_text(json.dumps(found))
-    with pytest.raises(UserError, match="holds one study per variant; name the directory of one of RTE, CoLA"):
+    recipe = recipe_of(variants=[{"name": "RTE"}, {"name": "CoLA"}])
+    (copy / "recipe.toml").write_text(to_toml(recipe))
+    with pytest.raises(UserError, match=r"holds a run for each variant; name one of them: .*RTE, .*CoLA"):
         build_reader(copy, tmp_path / "reader")
 
 
@@ -76,7 +86,7 @@ def test_the_best_on_tune_of_the_last_checkpoint(run, tmp_path):
     reader = Reader.from_pretrained(build_reader(run, tmp_path / "reader"))
     best = max((row for row in rows(run) if row["checkpoint"] == 1), key=lambda row: row["tune_f1"])
     config = reader.config.tasks["spans"]
-    assert " + ".join(config.ensemble.members) == parts(best)
+    assert config.ensemble.parts == parts(best)
     assert config.threshold == best["threshold"]
     assert reader.config.tuning["train_layers"] == "all"
     assert_answers_as_scored(reader, run, best)
@@ -95,16 +105,15 @@ def test_any_member_that_was_scored(member, run, tmp_path):
 
 
 def test_an_ensemble_chosen_afterwards(copy, tmp_path):
-    weights = {"pool": 0.75, "backbone": 0.25}
-    members = [{"member": name, "checkpoint": 1.0, "seed": 1, "weight": weights[name]} for name in weights]
-    row = rows(copy)[0] | {"checkpoint": 1.0, "tune_f1": 101.0}
-    chosen = {"how": "mean", "members": members, "threshold": 0.5, "tune_f1": 101.0, "test": [row]}
-    (copy / "ensemble.json").write_text(json.dumps(chosen))
+    pool, backbone = Member("pool", 1, 1.0), Member("", 1, 1.0)
+    ensemble = Ensemble((pool, backbone), (0.75, 0.25), "mean", "given")
+    row = Score(ensemble, 0.5, "tune", {"f1": 1.0}, main="f1", tune=101.0)
+    write_json(copy / "ensemble.json", {"test": [row.to_json()]})
     config = Reader.from_pretrained(build_reader(copy, tmp_path / "reader")).config.tasks["spans"]
-    assert (config.ensemble.how, config.ensemble.members) == ("mean", ("pool", "backbone"))
+    assert (config.ensemble.how, names(config)) == ("mean", ("pool", "backbone"))
     assert (config.ensemble.weights, config.threshold) == ((0.75, 0.25), 0.5)
-    members[0]["seed"] = 2  # two backbones: not one pass
-    (copy / "ensemble.json").write_text(json.dumps(chosen))
+    other = replace(row, ensemble=replace(ensemble, members=(replace(pool, seed=2), backbone)))
+    write_json(copy / "ensemble.json", {"test": [other.to_json()]})  # two backbones: not one pass
     config = Reader.from_pretrained(build_reader(copy, tmp_path / "reader")).config.tasks["spans"]
     assert config.ensemble.how == "max"
 
@@ -128,7 +137,7 @@ def test_the_ensemble_that_the_study_chose_is_its_reader(whole, tmp_path):
     reader = Reader.from_pretrained(build_reader(whole, tmp_path / "reader"))
     config = reader.config.tasks["spans"]
     assert (config.ensemble.how, config.threshold) == ("mean", chosen["threshold"])
-    assert dict(zip(config.ensemble.members, config.ensemble.weights)) == {
+    assert dict(zip(names(config), config.ensemble.weights)) == {
         one["member"]: one["weight"] for one in chosen["members"]
     }
     articles = load_articles(questions(24, 2))
@@ -169,7 +178,7 @@ def test_members_never_scored_together_get_a_threshold_of_their_own(run, tmp_pat
     assert json.loads(made.stdout) == {"path": str(tmp_path / "reader")}, made.output
     reader = Reader.from_pretrained(tmp_path / "reader")
     config = reader.config.tasks["spans"]
-    assert (config.ensemble.members, config.ensemble.how) == (("pool", "compress size=8"), "mean")
+    assert (names(config), config.ensemble.how) == (("pool", "compress size=8"), "mean")
     articles = load_articles(data)
     asked = records(articles)
 
@@ -189,10 +198,10 @@ def test_what_was_not_scored_is_refused(run, copy, tmp_path):
         build_reader(run, tmp_path / "reader", members=["pool", "compress size=8"])
     with pytest.raises(UserError, match="nothing like this was scored"):
         build_reader(run, tmp_path / "reader", seed=7)
-    with pytest.raises(UserError, match="no such scores of a run"):
+    with pytest.raises(UserError, match="not the directory of a run"):
         build_reader(tmp_path, tmp_path / "reader")
     (copy / "seed-1" / "heads-1.safetensors").unlink()
-    with pytest.raises(UserError, match=r"heads-1\.safetensors: no such bank of heads"):
+    with pytest.raises(UserError, match="the head 'pool' of epoch 1 is not there; run the study again"):
         build_reader(copy, tmp_path / "reader", members=["pool"])
 
 
@@ -228,3 +237,19 @@ def test_labels_and_scores(task, metric, tmp_path):
     else:
         assert reader.similarity(texts) == pytest.approx([row["score"] for row in stored.values()], abs=1e-4)
     assert f"| {metric} |" in (tmp_path / "reader" / "README.md").read_text()
+
+
+def test_a_head_may_be_called_a_plus_b_and_win(tmp_path):
+    """Its ensemble is the best on tune: the reader is of that, whatever signs the name holds."""
+    study = Study(recipe_of(heads=[{"kind": "pool", "name": "a + b"}], finetune={"checkpoints": []}), tmp_path / "run")
+    study.run()
+    for path in (study.directory / "metrics.json", study.directory / "seed-1" / "scores-1.json"):
+        found = json.loads(path.read_text())
+        for row in found:
+            row["tune_f1"] = 100.0 if row["role"] == "ensemble" else 0.0
+        path.write_text(json.dumps(found))
+    (study.directory / "greedy.json").unlink()
+    reader = Reader.from_pretrained(leave_reader(study.directory))
+    (row,) = [row for row in rows(study.directory) if row["role"] == "ensemble"]
+    assert row["parts"] == "backbone + a + b"
+    assert_answers_as_scored(reader, study.directory, row)

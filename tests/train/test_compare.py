@@ -1,12 +1,21 @@
+"""Looking back at scores: comparisons with the backbone, and the analysis of a checkpoint."""
+
 import json
+import shutil
 
 import numpy as np
 import pytest
 
+from bertvision.errors import UserError
 from bertvision.evaluate.bootstrap import Mean, Points
-from bertvision.train.compare import compare, join_comparisons, write_comparisons
-from bertvision.train.stored import open_run
+from bertvision.evaluate.squad import exact
+from bertvision.report.findings import print_analysis
+from bertvision.train.compare import analyze_run, compare, write_analysis, write_comparisons
+from bertvision.train.run_dir import RunDir
+from bertvision.train.stored import Stored
+from bertvision.train.study import Study
 from finished import EPOCHS, SEEDS, copy_of, finished_run, finished_texts
+from runs import articles, recipe_of
 
 
 def points(*scores: float) -> Points:
@@ -15,7 +24,7 @@ def points(*scores: float) -> Points:
 
 @pytest.fixture(scope="module")
 def entries():
-    return write_comparisons(open_run(finished_run(), quiet=True))
+    return write_comparisons(Stored.open(finished_run()))
 
 
 def test_every_member_kind_and_metric_is_compared(entries):
@@ -25,11 +34,11 @@ def test_every_member_kind_and_metric_is_compared(entries):
     assert found == {(e, m, k, name) for e in EPOCHS for m in members for k in ("zero", "tune") for name in metrics}
     assert len(found) == len(entries)
     assert all(one["seeds"] == SEEDS and one["questions"] == 20 and one["draws"] == 1000 for one in entries)
-    assert json.loads((finished_run() / "comparisons.json").read_text(encoding="utf-8")) == entries
+    assert RunDir(finished_run()).comparisons() == entries
 
 
 def test_the_differences_are_those_of_the_scores(entries):
-    rows = open_run(finished_run(), quiet=True).rows()
+    rows = [row.to_json() for row in RunDir(finished_run()).rows()]
     for one in entries:
         ours, theirs = (
             [
@@ -46,22 +55,12 @@ def test_the_differences_are_those_of_the_scores(entries):
         assert one["high"] >= one["difference"] - 1e-9
 
 
-def test_spans_do_not_depend_on_the_threshold(entries):
-    found = {}
-    for one in entries:
-        if one["metric"] == "HasAns_spans_f1":
-            found.setdefault((one["checkpoint"], one["member"]), set()).add(
-                (one["difference"], one["low"], one["high"])
-            )
-    assert all(len(values) == 1 for values in found.values())
-
-
 def test_what_is_not_scored_yet_is_not_compared(tmp_path):
     run = copy_of(finished_run(), tmp_path)
     for path in (run / "seed-2").glob("scores-*.json"):
         path.unlink()
     (run / "seed-1" / "scores-1.json").unlink()
-    found = write_comparisons(open_run(run, quiet=True))
+    found = write_comparisons(Stored.open(run))
     assert {(one["checkpoint"], tuple(one["seeds"])) for one in found} == {(0.5, (1,))}
 
 
@@ -69,7 +68,7 @@ def test_what_is_not_scored_yet_is_not_compared(tmp_path):
     "task, metrics", [("labels", {"accuracy", "f1", "matthews"}), ("score", {"pearson", "spearman"})]
 )
 def test_texts_have_no_threshold(task, metrics):
-    found = write_comparisons(open_run(finished_texts(task), quiet=True))
+    found = write_comparisons(Stored.open(finished_texts(task)))
     assert {one["metric"] for one in found} == metrics
     assert {one["threshold_from"] for one in found} == {""}
     assert {one["member"] for one in found} == {"pool", "backbone + best head"}
@@ -87,14 +86,104 @@ def test_without_a_backbone_there_is_nothing_to_compare_with():
     assert compare({("", "head"): {1: points(1)}}) == []
 
 
-def test_a_series_joins_those_of_its_variants(tmp_path):
-    for name, entries in {"L1": [{"member": "pool"}], "L3": [{"member": "pool"}, {"member": "last"}]}.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "comparisons.json").write_text(json.dumps(entries), encoding="utf-8")
-    found = join_comparisons(tmp_path, {name: tmp_path / name for name in ("L1", "L3", "not yet")})
-    assert found == [
-        {"member": "pool", "variant": "L1"},
-        {"member": "pool", "variant": "L3"},
-        {"member": "last", "variant": "L3"},
-    ]
-    assert json.loads((tmp_path / "comparisons.json").read_text(encoding="utf-8")) == found
+@pytest.mark.parametrize("damage", ["{", "[]", '{"made_from": {}, "comparisons": [3]}'])
+def test_only_checkpoints_with_new_scores_are_compared_again(tmp_path, monkeypatch, damage, entries):
+    run = RunDir(copy_of(finished_run(), tmp_path))
+    stored, asked = Stored.open(run.path), []
+    points = stored.points
+    monkeypatch.setattr(stored, "points", lambda cell: (asked.append(cell), points(cell))[1])
+    assert write_comparisons(stored) == entries and asked == []
+    run.scores_file(1, 0.5).touch()
+    assert write_comparisons(stored) == entries and asked == []
+    rows = json.loads(run.scores_file(1, 0.5).read_text())
+    run.scores_file(1, 0.5).write_text(json.dumps(rows))  # other bytes
+    assert write_comparisons(stored) == entries and set(asked) == {(1, 0.5), (2, 0.5)}
+    run.comparisons_file.write_text(damage)
+    assert write_comparisons(stored) == entries and len(set(asked)) == 4
+
+
+def analysed(path, **cell):
+    stored = Stored.open(path)
+    return write_analysis(stored, stored.run.cell(**cell))
+
+
+@pytest.fixture(scope="module")
+def found():
+    return analysed(finished_run())
+
+
+def test_the_last_checkpoint_of_the_first_seed_is_analysed(found):
+    assert (found["checkpoint"], found["seed"], found["task"]) == (1.0, 1, "spans")
+    assert list(found["members"]) == ["backbone", "pool", "last", "backbone + best head"]
+    assert found["agreement"]["members"] == ["backbone", "pool", "last"]
+    assert RunDir(finished_run()).analysis() == found
+    other = analysed(finished_run(), epoch=0.5, seed=2)
+    assert (other["checkpoint"], other["seed"]) == (0.5, 2)
+    weights = {name: member["layer_weights"] for name, member in found["members"].items()}
+    assert weights["backbone"] is weights["last"] is weights["backbone + best head"] is None
+    assert sum(weights["pool"]) == pytest.approx(1, abs=1e-5)
+
+
+def test_partial_heads_are_left_out(tmp_path):
+    shares = {"finetune": {"epochs": 0.2, "checkpoints": []}, "bank": {"fractions": [0.5, 1.0], "checkpoints": [0.5]}}
+    Study(recipe_of(**shares), tmp_path, quiet=True).run()
+    found = RunDir(tmp_path).analysis()
+    assert list(found["members"]) == ["backbone", "pool", "compress size=8", "backbone + best head"]
+    assert found["agreement"]["members"] == ["backbone", "pool", "compress size=8"]
+
+
+def test_shares_are_the_official_scores(found):
+    rows = {row.name: row.metrics for row in RunDir(finished_run()).rows((1, 1.0)) if row.threshold_from == "tune"}
+    for name, member in found["members"].items():
+        assert 100 * member["has_answer"] == pytest.approx(rows[name]["HasAns_exact"])
+        assert 100 * member["no_answer"] == pytest.approx(rows[name]["NoAns_exact"])
+        for groups in ("by_question_word", "by_answer_length", "by_context_length"):
+            total = sum(row["f1"] * row["questions"] for row in member[groups])
+            assert total / 20 == pytest.approx(rows[name]["f1"])
+
+
+def test_errors_are_errors(found):
+    golds = {
+        qa["id"]: [answer["text"] for answer in qa["answers"]]
+        for article in articles(20, 2)
+        for paragraph in article["paragraphs"]
+        for qa in paragraph["qas"]
+    }
+    assert found["errors"]
+    for error in found["errors"]:
+        assert error["gold"] == golds[error["id"]] and error["why"]
+        assert [text for text in error["answers"].values() if not any(exact(g, text) for g in error["gold"] or [""])]
+
+
+def test_an_analysis_brings_the_comparisons_up_to_date_and_needs_no_weights(tmp_path):
+    run = copy_of(finished_run(), tmp_path)
+    (run / "comparisons.json").unlink()
+    shutil.rmtree(run / "seed-1" / "checkpoint-1")
+    found = analyze_run(run)
+    assert {member["layer_weights"] for member in found["members"].values()} == {None}
+    assert RunDir(run).comparisons()
+    with pytest.raises(UserError, match="no scores of that seed and checkpoint"):
+        analyze_run(run, epoch=0.7)
+
+
+@pytest.mark.parametrize("task", ["labels", "score"])
+def test_texts(task, capsys):
+    found = analysed(finished_texts(task))
+    assert found["task"] == task
+    assert found["agreement"]["members"] == ["backbone", "pool"]
+    for member in found["members"].values():
+        if task == "labels":
+            assert sum(map(sum, member["confusion"]["matrix"])) == 18
+        else:
+            assert -100 <= member["spearman"] <= 100
+    assert sum(found["members"]["pool"]["layer_weights"]) == pytest.approx(1, abs=1e-5)
+    assert found["errors"]
+    print_analysis(found)
+    assert "HasAns" not in capsys.readouterr().out
+
+
+def test_a_summary_for_the_terminal(found, capsys):
+    print_analysis(found)
+    shown = capsys.readouterr().out
+    for part in ("HasAns", "F1 by question word", "what", "Agreement", "Layers of pool", "Mistakes, 5 of"):
+        assert part in shown

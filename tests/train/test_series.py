@@ -15,7 +15,7 @@ from bertvision.files import load_tensors
 from bertvision.recipe import Recipe, load_recipe
 from bertvision.report.page import write_report
 from bertvision.train.evaluation import predict_run, score_run, submit_run
-from bertvision.train.series import Series, make_run, open_run, variant_recipes
+from bertvision.train.series import Series, make_run, variant_recipes
 from bertvision.train.study import Study
 from runs import questions, recipe_of, tiny_recipe
 from tables import labelled, scored, text_recipe
@@ -63,9 +63,10 @@ def test_one_table_joins_the_variants(finished):
     assert (finished / "all-of-it" / "seed-2").is_dir()
     facts = json.loads((finished / "study.json").read_text())
     assert facts["variants"] == {"L0": "L0", "all of it": "all-of-it"} and facts["finished"]
-    again = open_run(finished, quiet=True)
+    again = make_run(series(), finished, quiet=True)
     assert isinstance(again, Series) and again.finished and again.rows() == rows
-    assert isinstance(open_run(finished / "L0", quiet=True), Study)
+    compared = json.loads((finished / "comparisons.json").read_text())["comparisons"]
+    assert {entry["variant"] for entry in compared} == {"L0", "all of it"}
 
 
 def test_what_is_done_is_not_done_again(finished):
@@ -88,7 +89,7 @@ def test_a_changed_recipe_is_refused(finished):
         make_run(series(bank={"epochs": 2}), finished, quiet=True).run()
     with pytest.raises(UserError, match="holds a run without variants"):
         make_run(series(), finished / "L0", quiet=True).begin()
-    with pytest.raises(UserError, match="holds one study per variant"):
+    with pytest.raises(UserError, match="holds a run for each variant"):
         score_run(finished, quiet=True)
 
 

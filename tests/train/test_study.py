@@ -9,17 +9,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from bertvision.backbone.backbone import Backbone
 from bertvision.data.squad import write_articles
 from bertvision.errors import UserError
 from bertvision.heads.compress import Compress
 from bertvision.recipe import load_recipe
 from bertvision.report.page import write_report
+from bertvision.tasks import Spans
 from bertvision.train import study as study_module
-from bertvision.train.analysis import analyze_run
 from bertvision.train.bank import HeadBank
-from bertvision.train.combine import ensemble_run
+from bertvision.train.choose import ensemble_run
+from bertvision.train.compare import analyze_run
 from bertvision.train.evaluation import score_run
-from bertvision.train.record import Record
+from bertvision.train.run_dir import RunDir
 from bertvision.train.study import Study
 from encoders import FAMILIES
 from runs import articles, encoder, questions, recipe_of
@@ -31,6 +33,7 @@ KEYS = {
     *("ms_per_question", "disk_bytes"),
 }
 
+DERIVED = ("comparisons.json", "greedy.json", "analysis.json")
 BRIEF = {"heads": [{"kind": "pool"}], "finetune": {"epochs": 0.4, "checkpoints": [0.2]}}
 
 
@@ -328,7 +331,7 @@ class TestChangedData:
         assert not (place / "seed-2").exists()
         for look in (analyze_run, ensemble_run):
             with pytest.raises(UserError, match=says):
-                look(place, quiet=True)
+                look(place)
         (place / "seed-1" / "scores-0.2.json").unlink()
         assert {row["NoAns_total"] for row in run(place, seeds=[1, 2], **tables)} == {20}
 
@@ -338,15 +341,14 @@ class TestChangedData:
         run(place, **BRIEF, data={"test": str(data)})
         for path in place.rglob("sets-*.json"):
             path.unlink()
-        assert analyze_run(place, quiet=True)["members"]
+        assert analyze_run(place)["members"]
         write_articles(data, articles(30, 2))
         with pytest.raises(UserError, match=r"made from other questions than .* holds now"):
-            analyze_run(place, quiet=True)
+            analyze_run(place)
 
 
 def compared(directory: Path) -> set[tuple]:
-    entries = json.loads((directory / "comparisons.json").read_text())
-    return {(one["checkpoint"], tuple(one["seeds"])) for one in entries}
+    return {(one["checkpoint"], tuple(one["seeds"])) for one in RunDir(directory).comparisons()}
 
 
 def test_comparisons_are_of_the_seeds_that_are_reported(copy):
@@ -381,12 +383,12 @@ def test_why_a_head_was_dropped_is_known_before_its_checkpoint_counts_as_scored(
 
 
 def test_peak_memory_is_that_of_all_processes(copy):
-    record = Record(copy / "study.json")
-    record.add(peak={"memory_gib": 500.0})  # by a process that was killed after a stage
+    record = RunDir(copy)
+    record.add_facts(peak={"memory_gib": 500.0})  # by a process that was killed after a stage
     (copy / "seed-2" / "scores-1.json").unlink()
     run(copy, seeds=[1, 2])
     assert record.peak == 500.0
-    record.add(peak=None)
+    record.add_facts(peak=None)
     (copy / "seed-2" / "scores-1.json").unlink()
     study = Study(recipe_of(seeds=[1, 2]), copy, quiet=True)
     study.begin()
@@ -430,7 +432,7 @@ def test_a_head_that_breaks_on_other_data_is_dropped_and_everything_goes_on(tmp_
     with pytest.raises(UserError, match="--member compress size=8: cannot be scored: its logits are not finite"):
         score_run(tmp_path, member="compress size=8", quiet=True)
     assert ensemble_run(tmp_path, greedy=True, quiet=True)[0]["role"] == "ensemble"
-    assert "pool" in {entry["member"] for entry in json.loads((tmp_path / "comparisons.json").read_text())}
+    assert "pool" in {entry["member"] for entry in RunDir(tmp_path).comparisons()}
 
 
 def test_windows_longer_than_the_encoder_are_refused(tmp_path):
@@ -452,3 +454,18 @@ def test_a_directory_that_is_no_run(tmp_path):
     (tmp_path / "recipe.toml").write_text("seeds = [")
     with pytest.raises(UserError, match=r"recipe\.toml: not a TOML file"):
         Study.open(tmp_path)
+
+
+def test_the_encoder_is_loaded_once_per_tuning_and_predictions_are_not_parsed_again(tmp_path, monkeypatch):
+    loads, parsed = [], []
+    load, read = Backbone.load, Spans.read_predictions
+    monkeypatch.setattr(Backbone, "load", lambda name: (loads.append(name), load(name))[1])
+    monkeypatch.setattr(Spans, "read_predictions", lambda *args: (parsed.append(args), read(*args))[1])
+    study = Study(recipe_of(seeds=[1, 2]), tmp_path, quiet=True)
+    rows = study.run()
+    assert len(loads) == 2 and not parsed
+    before = {name: content for name, content in files(tmp_path).items() if name in DERIVED}
+    for name in DERIVED:
+        (tmp_path / name).unlink()
+    assert Study.open(tmp_path, quiet=True).run() == rows  # from the files
+    assert parsed and {name: content for name, content in files(tmp_path).items() if name in DERIVED} == before

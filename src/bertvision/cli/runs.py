@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from bertvision.cli.options import AsJson, Checkpoint, Code, RunPath, Seed, arg, opt, print_json, print_table
+from bertvision.errors import UserError
 
 
 def evaluate(
@@ -48,9 +49,11 @@ def ensemble(
     as_json: AsJson = False,
 ) -> None:
     """Combine members of a run from its stored predictions: chosen on the tuning set, reported on the test set."""
-    from bertvision.train.combine import ensemble_run
+    from bertvision.train.choose import ensemble_run
 
-    scope: dict[str, Any] = {"checkpoints": checkpoint or (), "seed": seed, "all_seeds": all_seeds}
+    if all_seeds and seed is not None:
+        raise UserError("--all-seeds: choose either this or --seed")
+    scope: dict[str, Any] = {"checkpoints": checkpoint or (), "seed": "all" if all_seeds else seed}
     rows = ensemble_run(run, members=members, greedy=greedy, how=how, out=out, quiet=as_json, **scope)
     if as_json:
         print_json(rows)
@@ -63,9 +66,9 @@ def analyze(
     run: RunPath, checkpoint: Checkpoint = None, seed: Seed = None, code: Code = None, as_json: AsJson = False
 ) -> None:
     """Where members are right and wrong, their calibration, and the most instructive mistakes: RUN/analysis.json."""
-    from bertvision.train.analysis import analyze_run
+    from bertvision.train.compare import analyze_run
 
-    found = analyze_run(run, epoch=checkpoint, seed=seed, quiet=as_json)
+    found = analyze_run(run, epoch=checkpoint, seed=seed)
     if as_json:
         print_json(found)
         return

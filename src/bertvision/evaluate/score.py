@@ -5,7 +5,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from bertvision.errors import UserError
-from bertvision.evaluate.ensemble import Ensemble, _fits
+from bertvision.evaluate.ensemble import Ensemble, Member, _fits
+
+WEIGHT_BYTES = 4  # heads are kept in fp32
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,23 @@ class Cost:
 
 
 COSTS = tuple(one.name for one in fields(Cost))
+
+
+def join_costs(costs: Mapping[Member, Cost]) -> Cost:
+    """What members of one checkpoint cost together, from what each costs alone: they share the encoder."""
+    first = next((cost for member, cost in costs.items() if member.kind == "backbone"), next(iter(costs.values())))
+    others = [cost for cost in costs.values() if cost is not first]
+    added = sum(cost.parameters or 0 for cost in others)  # what a head adds to the encoder is what was trained of it
+    head_seconds = round(sum(cost.head_seconds or 0.0 for cost in costs.values()), 3)
+    tuning = first.tuning_seconds or 0.0
+    return Cost(
+        (first.parameters or 0) + added,
+        (first.total_parameters or 0) + added,
+        tuning,
+        head_seconds,
+        round(tuning + head_seconds, 3),
+        (first.disk_bytes or 0) + WEIGHT_BYTES * added,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,8 @@ def read_files(directory: Path) -> Files:
     chosen = _read(directory / "greedy.json", GREEDY, missing) or {}
     cells = {(row.get("seed"), row.get("checkpoint")) for row in scores}
     later = [row for one in chosen.get("ensembles", []) for row in one.get("test", []) if "member" in row]
-    compared = [*(_read(directory / "comparisons.json", [COMPARISON], missing) or []), *chosen.get("comparisons", [])]
+    others = _read(directory / "comparisons.json", {"comparisons": [COMPARISON]}, missing) or {}
+    compared = [*others.get("comparisons", []), *chosen.get("comparisons", [])]
     return Files(
         there=there or bool(scores),
         scores=[*scores, *(row for row in later if (row.get("seed"), row.get("checkpoint")) in cells)],

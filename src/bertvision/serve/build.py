@@ -1,17 +1,18 @@
 """A finished run -> a reader: the member or ensemble that did best on the tune set, with everything it needs."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, cast
 
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.tuning import Tuning
 from bertvision.data.sources import is_text
-from bertvision.errors import UserError
-from bertvision.evaluate.ensemble import BACKBONE, Ensemble, How, Member
-from bertvision.files import read_json
-from bertvision.heads import Head, options
+from bertvision.errors import UserError, nearest
+from bertvision.evaluate.ensemble import Ensemble, How, Member
+from bertvision.evaluate.score import Score
+from bertvision.files import write_json
+from bertvision.heads import options
 from bertvision.recipe import Recipe
 from bertvision.serve.card import write_card
 from bertvision.serve.config import Cutting, Decoding, ReaderConfig, TaskConfig
@@ -19,34 +20,10 @@ from bertvision.serve.engines import TorchEngine
 from bertvision.serve.reader import Progress, Reader
 from bertvision.serve.reader_dir import lasting
 from bertvision.tasks import Task
-from bertvision.train.bank import HeadBank, bank_path
-from bertvision.train.combine import Sitter, named
-from bertvision.train.finetune import Checkpoint
-from bertvision.train.greedy import FILE
-from bertvision.train.study import Study
-
-ENSEMBLE = "ensemble.json"  # what `bertvision ensemble` leaves
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What becomes of a run: heads of one checkpoint and seed that decide together, and their row of scores."""
-
-    seed: int
-    epoch: float
-    ensemble: Ensemble
-    threshold: float
-    merit: float
-    row: dict[str, Any]
-
-    @property
-    def names(self) -> list[str]:
-        return [member.name for member in self.ensemble.members]
-
-
-def _ensemble(names: Sequence[str], how: How, weights: Sequence[float], seed: int, epoch: float) -> Ensemble:
-    members = tuple(Member("" if name == BACKBONE else name, seed, epoch) for name in names)
-    return Ensemble(members, tuple(weights), how, "" if len(names) == 1 else "given")
+from bertvision.train.choose import named
+from bertvision.train.run_dir import RunDir
+from bertvision.train.scoring import load_members
+from bertvision.train.stored import task_of
 
 
 def build_reader(
@@ -67,114 +44,85 @@ def build_reader(
     how: how the members' probabilities are joined. threshold_data: questions on which the no-answer threshold is
     chosen anew; then the members need not have been scored together.
     """
-    rows = _rows(run)
-    if variants := list(dict.fromkeys(row["variant"] for row in rows if row.get("variant"))):
-        raise UserError(f"{run}: holds one study per variant; name the directory of one of {', '.join(variants)}")
-    epoch = max(row["checkpoint"] for row in rows) if checkpoint is None else checkpoint
+    opened = RunDir.open(run, variants=False)
+    choices = _choices(opened)
+    epoch = max(one.epoch for one in choices) if checkpoint is None else checkpoint
+    singles = [one.ensemble.members[0] for one in choices if one.ensemble.is_single and one.epoch == epoch]
     if isinstance(members, str):
-        members = _names(members, rows, epoch)
-    choices = [*_scored(rows), *_committees(run, rows)]
+        members = list(dict.fromkeys(one.name for one in named(members, singles, singles)))
     fitting = [one for one in choices if one.epoch == epoch and seed in (None, one.seed)]
     if members is not None:
-        fitting = [one for one in fitting if set(one.names) == set(members)]
+        fitting = [one for one in fitting if {member.name for member in one.ensemble.members} == set(members)]
     if how is not None:
         fitting = [one for one in fitting if one.ensemble.how == how or len(one.ensemble.members) == 1]
     if not fitting and members and threshold_data:
-        fitting = [_unscored(rows, epoch, seed, members, cast(How, how or "max"))]
+        fitting = [_unscored(singles, seed, members, cast(How, how or "max"))]
     if not fitting:
-        known = sorted({f"{' + '.join(c.names)} (epoch {c.epoch:g}, seed {c.seed})" for c in choices})
+        known = sorted({f"{one.ensemble.parts} (epoch {one.epoch:g}, seed {one.seed})" for one in choices})
         raise UserError(f"{run}: nothing like this was scored; there is: {', '.join(known)}")
-    best = max(fitting, key=lambda one: one.merit)
-    return _assemble(run, best, threshold_data, progress).save_pretrained(out, storage=storage)
+    best = max(fitting, key=lambda one: one.tune or 0.0)
+    return _assemble(opened, best, threshold_data, progress).save_pretrained(out, storage=storage)
 
 
 def leave_reader(run: Path) -> Path:
-    """The reader of a finished run, at RUN/reader; one that is younger than the scores stays as it is."""
-    place = run / "reader"
-    judged = [*run.glob("seed-*/scores-*.json"), *(path for path in (run / ENSEMBLE, run / FILE) if path.is_file())]
-    scores = max((path.stat().st_mtime for path in judged), default=0.0)
-    if (place / "config.json").is_file() and (place / "config.json").stat().st_mtime > scores:
-        return place
-    return build_reader(run, place)
+    """The reader of a finished run, at RUN/reader; one that was made from the same scores stays as it is."""
+    opened = RunDir.open(run)
+    made = opened.reader / "made_from.json"
+    if (opened.reader / "config.json").is_file() and opened.is_current(made, choices=True):
+        return opened.reader
+    place = build_reader(run, opened.reader)
+    write_json(made, {"made_from": opened.digest(choices=True)})
+    return place
 
 
-def _rows(run: Path) -> list[dict[str, Any]]:
-    """The rows of metrics.json at tuned thresholds."""
-    rows = read_json(run / "metrics.json", "scores of a run; `bertvision study RECIPE` makes them")
-    found = [row for row in rows if row.get("threshold_from") in ("tune", "")]
+def _choices(run: RunDir) -> list[Score]:
+    """Scores at tuned thresholds of everything a reader can be made of: it makes one pass, so that the members must
+    share one checkpoint."""
+    rows = [*run.rows(), *run.ensemble(), *run.greedy()]
+    scored = {*run.scored()}
+    found = [row for row in rows if row.threshold_from in ("tune", "") and len(row.ensemble.cells) == 1]
+    found = [row for row in found if row.ensemble.cells <= scored]
     if not found:
-        raise UserError(f"{run}: nothing has been scored yet; `bertvision study` goes on with it")
+        raise UserError(f"{run.path}: nothing has been scored yet; `bertvision study` goes on with it")
     return found
 
 
-def _merit(row: Mapping[str, Any]) -> float:
-    """The main metric on the tune set."""
-    return next(float(value) for key, value in row.items() if key.startswith("tune_"))
-
-
-def _names(text: str, rows: Sequence[dict[str, Any]], epoch: float) -> list[str]:
-    """The members of a checkpoint that a text names, with commas between them."""
-    single = [row for row in rows if row["role"] != "ensemble" and row["checkpoint"] == epoch]
-    sitters = [Sitter(row["member"], epoch, row["seed"]) for row in single]
-    return list(dict.fromkeys(one.member for one in named(text, sitters, sitters)))
-
-
-def _unscored(
-    rows: Sequence[dict[str, Any]], epoch: float, seed: int | None, members: Sequence[str], how: How
-) -> Choice:
+def _unscored(singles: Sequence[Member], seed: int | None, names: Sequence[str], how: How) -> Score:
     """Members that were never judged together; their threshold is yet to be chosen."""
-    first = min(row["seed"] for row in rows) if seed is None else seed
-    ensemble = _ensemble(members, how, (), first, epoch)
-    return Choice(first, epoch, ensemble, 0.0, 0.0, {"checkpoint": epoch, "seed": first})
+    first = min(one.seed for one in singles) if seed is None else seed
+    known = {one.name: one for one in singles if one.seed == first}
+    for name in names:
+        if name not in known:
+            raise UserError(f"--members {name}: {nearest(name, known)}")
+    return Score(Ensemble(tuple(known[name] for name in names), how=how, chosen="given"), 0.0, "", {})
 
 
-def _scored(rows: Sequence[dict[str, Any]]) -> Iterator[Choice]:
-    for row in rows:
-        how = row.get("how", "max")
-        members = row["parts"].removesuffix(f", {how}").split(" + ") if "parts" in row else [row["member"]]
-        ensemble = _ensemble(members, how, (), row["seed"], row["checkpoint"])
-        yield Choice(row["seed"], row["checkpoint"], ensemble, row["threshold"], _merit(row), row)
-
-
-def _committees(run: Path, rows: Sequence[dict[str, Any]]) -> Iterator[Choice]:
-    """The ensembles that the study and `bertvision ensemble` have chosen from what is stored, of checkpoints that have
-    scores; a reader makes one pass, so their members must share one checkpoint."""
-    found = [read_json(run / ENSEMBLE, "ensemble")] if (run / ENSEMBLE).is_file() else []
-    if (run / FILE).is_file():
-        found += read_json(run / FILE, "file of ensembles")["ensembles"]
-    scored = {(row["checkpoint"], row["seed"]) for row in rows}
-    for one in found:
-        members = one["members"]
-        places = {(member["checkpoint"], member["seed"]) for member in members}
-        if len(places) == 1 and places <= scored:
-            weights = [member["weight"] for member in members]
-            row, ((epoch, seed),) = one["test"][-1], places
-            ensemble = _ensemble([member["member"] for member in members], one["how"], weights, seed, epoch)
-            yield Choice(seed, epoch, ensemble, one["threshold"], _merit(row), row)
-
-
-def _assemble(run: Path, choice: Choice, threshold_data: str = "", progress: Progress | None = None) -> Reader:
-    study = Study.open(run, quiet=True)
-    recipe, name = study.recipe, study.task.name
-    place = run / f"seed-{choice.seed}"
-    checkpoint = Checkpoint(place / f"checkpoint-{choice.epoch:g}")
-    fingerprint = Backbone.load(recipe.backbone.name).fingerprint
-    backbone, head, about = checkpoint.load(study.task, recipe.backbone.name)
-    heads, entries = _chosen_heads(place, choice, head, about["head"])
+def _assemble(run: RunDir, choice: Score, threshold_data: str = "", progress: Progress | None = None) -> Reader:
+    recipe, task = run.recipe(), task_of(run)
+    name = task.name
+    plain = Backbone.load(recipe.backbone.name)
+    fingerprint = plain.fingerprint
+    loaded = load_members(run, task, choice.seed, choice.epoch, plain)
+    missing = [one.name for one in choice.ensemble.members if one not in loaded.heads]
+    if missing:
+        place = run.seed(choice.seed)
+        raise UserError(f"{place}: the head {missing[0]!r} of epoch {choice.epoch:g} is not there; run the study again")
+    heads = {one.name: loaded.heads[one] for one in choice.ensemble.members}
+    entries = {one.name: _spec(loaded.specs[one]) for one in choice.ensemble.members}
     tuning = {one.name: getattr(recipe.finetune, one.name) for one in fields(Tuning)}
-    if about["step"] == 0 and not (tuning["adapters"] or tuning["lora"]):
+    if loaded.about["step"] == 0 and not (tuning["adapters"] or tuning["lora"]):
         tuning = {}  # the encoder as it came
-    tasks = {name: _task_config(recipe, choice, study.task.facts())}
+    tasks = {name: _task_config(recipe, choice, task.facts())}
     config = ReaderConfig(lasting(recipe.backbone.name), fingerprint, tuning, tasks)
-    notes = {name: {"entries": entries, "outputs": study.task.outputs}}
-    reader = Reader(config, TorchEngine(backbone, {name: heads}, tasks), about=notes, name=run.name)
-    row = choice.row
+    notes = {name: {"entries": entries, "outputs": task.outputs}}
+    reader = Reader(config, TorchEngine(loaded.backbone, {name: heads}, tasks), about=notes, name=run.path.name)
+    row = choice.to_json()
     if threshold_data:
-        threshold, found = _choose_threshold(reader, study.task, recipe, threshold_data, progress)
+        threshold, found = _choose_threshold(reader, task, recipe, threshold_data, progress)
         tasks = {name: replace(tasks[name], threshold=threshold)}
         reader.config = replace(config, tasks=tasks)
         row = row | {"threshold_data": threshold_data, "threshold_score": found}
-    reader.card = write_card(recipe.title or run.name, reader.config, row, study.record.read())
+    reader.card = write_card(recipe.title or run.path.name, reader.config, row, run.facts())
     return reader
 
 
@@ -192,45 +140,21 @@ def _choose_threshold(
     return float(threshold), task.scores(found, dataset, threshold)[task.metrics[-1]]
 
 
-def _chosen_heads(
-    place: Path, choice: Choice, joint: Head, joint_entry: Mapping[str, Any]
-) -> tuple[dict[str, Head], dict[str, dict[str, Any]]]:
-    """The heads of the chosen ensemble by name, and how to build each. place: the directory of the seed."""
-    known = {BACKBONE: (joint, joint_entry)}
-    if set(choice.names) != {BACKBONE}:
-        known |= _banked(place, choice.epoch)
-    missing = [name for name in choice.names if name not in known]
-    if missing:
-        raise UserError(f"{place}: the head {missing[0]!r} of epoch {choice.epoch:g} is not there; run the study again")
-    kept = {name: known[name] for name in choice.names}
-    return {name: head for name, (head, _) in kept.items()}, {name: _spec(entry) for name, (_, entry) in kept.items()}
-
-
-def _banked(place: Path, epoch: float) -> dict[str, tuple[Head, Mapping[str, Any]]]:
-    """{name: (head, its recipe entry)} of the bank of a checkpoint, and of the same bank K epochs into its training."""
-    last = bank_path(place, epoch)
-    found: dict[str, tuple[Head, Mapping[str, Any]]] = {}
-    for path in [last, *last.parent.glob(f"{last.stem}@*.safetensors")]:
-        bank, _ = HeadBank.load(path)
-        age = path.stem.partition("@")[2]
-        for (name, head), entry in zip(bank.items(), bank.entries):
-            found[f"{name}, epoch {float(age):g}" if age else name] = head, entry
-    return found
-
-
 def _spec(entry: Mapping[str, Any]) -> dict[str, Any]:
     """What of a recipe's entry describes the head itself: its kind and that kind's options."""
     known = options(entry["kind"])
     return {key: value for key, value in entry.items() if key == "kind" or key in known}
 
 
-def _task_config(recipe: Recipe, choice: Choice, facts: Mapping[str, Any]) -> TaskConfig:
+def _task_config(recipe: Recipe, choice: Score, facts: Mapping[str, Any]) -> TaskConfig:
     data, evaluate = recipe.data, recipe.evaluate
     too_long = "windows" if recipe.task == "spans" or not is_text(data.train) else "trim"
     low, high = facts.get("scale", (-1.0, 1.0))
+    size = len(choice.ensemble.members)
+    weights = choice.ensemble.weights or (1.0 / size,) * size
     return TaskConfig(
         recipe.task,
-        choice.ensemble,
+        replace(choice.ensemble, weights=weights),
         float(choice.threshold),
         Decoding(evaluate.decoding, evaluate.nbest, evaluate.answer_tokens),
         Cutting(data.max_length, data.overlap, too_long),

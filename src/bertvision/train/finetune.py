@@ -62,9 +62,12 @@ class Checkpoint:
         """What was noted when it was saved: head, epoch, step, seconds, seed, identity."""
         return load_tensors(self._head, "head")[1]
 
-    def load(self, task: Task, name: str) -> tuple[Backbone, Head, dict[str, Any]]:
-        """The tuned backbone and its head, both in eval mode, and `about`."""
-        backbone = Backbone.load(name)
+    def load(self, task: Task, onto: Backbone | str) -> tuple[Backbone, Head, dict[str, Any]]:
+        """The tuned backbone and its head, both in eval mode, and `about`.
+
+        onto: the name of the encoder, or the encoder itself, untuned or tuned by the same plan; it is changed in place.
+        """
+        backbone = Backbone.load(onto) if isinstance(onto, str) else onto
         load_tuned(backbone.model, self.directory / "backbone.safetensors")
         tensors, about = load_tensors(self._head, "head")
         with fitting(self._head, "head"):

@@ -110,7 +110,7 @@ class RunDir:
     def banks(self, seed: int, epoch: float) -> dict[float | None, Path]:
         """{head_epochs: bank} of those that exist: at the end (None), then in the order of epochs."""
         bank = self.recipe().bank
-        ages = [None, *sorted(age for age in bank.checkpoints if age < bank.epochs)]
+        ages = [None, *sorted({float(f"{age:g}") for age in bank.checkpoints if age < bank.epochs})]
         paths = {age: self.bank(seed, epoch, age) for age in ages}
         return {age: path for age, path in paths.items() if path.is_file()}
 

@@ -16,15 +16,15 @@ from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.states import spelt
 from bertvision.data.batches import BatchPlan
 from bertvision.errors import UserError
+from bertvision.evaluate.ensemble import Ensemble, Member
 from bertvision.files import fitting, read_json, remove, write_json, write_text
 from bertvision.heads import build_head
 from bertvision.recipe import to_toml
 from bertvision.train.bank import HeadBank, bank_feeds, train_bank
 from bertvision.train.feed import Feeds
 from bertvision.train.loop import Job, plan_batches
-from bertvision.train.predict import predict
 from bertvision.train.progress import Planned, planned_stages, tokens_of
-from bertvision.train.run_dir import RunDir
+from bertvision.train.scoring import Pass, Setting, predict
 from bertvision.train.study import Study
 from bertvision.train.trials import Outcome, State, Trial, Trials
 
@@ -127,10 +127,13 @@ class Search:
         dropped = dict(notes["stopped"])
         ended = {name: head for name, head in bank.items() if name not in dropped and name not in found.pruned}
         tune = self.study.data["tune"]
-        stage = scoring_name(found.name)
-        options = self.recipe.evaluate
-        passed = predict(self.backbone, ended, self.task, tune, options, self.journal, stage=stage) if ended else None
-        dropped |= passed.dropped if passed is not None else {}
+        heads = {Member(name, self.seed, self.epoch): head for name, head in ended.items()}
+        setting = Setting(self.task, self.recipe.evaluate, self.journal)
+        singles, passed = [*map(Ensemble.of, heads)], Pass({}, {})
+        if heads:
+            passed = predict(self.backbone, heads, singles, tune, setting, stage=scoring_name(found.name))
+        dropped |= {one.head: why for one, why in passed.dropped.items()}
+        predicted = {one.name: predictions for one, predictions in passed.predictions.items()}
         for trial in found.trials[len(self.trials) - found.trials[0].number :]:  # a kill may have come among them
             name = trial.name
             about: dict[str, Any] = {
@@ -138,10 +141,9 @@ class Search:
                 "seconds": round(notes["feed_seconds"] + notes["seconds"][name], 3),
             }
             score = None
-            if passed is not None and name in passed.predictions:
-                predictions = passed.predictions[name]
-                about["threshold"] = self.task.choose(predictions, tune)
-                score = float(self.task.scores(predictions, tune, about["threshold"])[self.metric])
+            if name in predicted:
+                about["threshold"] = self.task.choose(predicted[name], tune)
+                score = float(self.task.scores(predicted[name], tune, about["threshold"])[self.metric])
             state: State = "dropped" if name in dropped else "pruned" if name in found.pruned else "complete"
             why = dropped.get(name) or found.pruned.get(name, "")
             self.trials.add(trial, Outcome(state, score, why, found.losses_of(name), about))
@@ -169,7 +171,7 @@ class Search:
     def _plan(self) -> None:
         """Puts the rounds on the agenda."""
         tokens = tokens_of(self.study)
-        stages = planned_stages(RunDir(self.study.directory, self.recipe), tokens)[:1]  # the tuning of the first seed
+        stages = planned_stages(self.study.run_dir, tokens)[:1]  # the tuning of the first seed
         rounds = [(found.trials[0].number, found.trials[-1].number) for found in self._begun()]
         begun = rounds[-1][1] + 1 if rounds else 0
         starts = range(max(begun, len(self.trials)), self.wanted, self.size)
@@ -204,7 +206,7 @@ class Search:
         if key not in self._feeds:
             place, seconds = self.directory / STATES, self.recipe.snapshot_seconds
             job = Job(place, key, self.seed, self.study.identity, seconds, self.journal)
-            tapped, rounds = RunDir(self.study.directory).states, -(-self.wanted // self.size)
+            tapped, rounds = self.study.run_dir.states, -(-self.wanted // self.size)
             self._feeds[key] = bank_feeds(bank, self.backbone, self.recipe.bank, job, tapped=tapped, rounds=rounds)
         return self._feeds[key]
 

@@ -8,26 +8,22 @@ from typing import Any
 
 from bertvision import toml
 from bertvision.errors import UserError
-from bertvision.files import claim, write_json, write_text
+from bertvision.files import claim, write_text
 from bertvision.recipe import Recipe, from_table, load_recipe, to_toml
-from bertvision.train.bank import file_name
 from bertvision.train.compare import join_comparisons
 from bertvision.train.progress import Journal, plan_variants
-from bertvision.train.record import Record, now
+from bertvision.train.record import now
+from bertvision.train.run_dir import RunDir, file_name
 from bertvision.train.study import Study
 
 
 class Series:
-    """A recipe with variants and the directory it is run in; the same surface as a Study's, as far as that goes.
-
-    directory/ recipe.toml, study.json, metrics.json (all rows, with `variant`), report.*; VARIANT/ a study each.
-    Every variant is checked when the series is made: a mistake in the last shows before the first has begun.
-    """
+    """A study per variant of a recipe, each in a directory of its own; the same methods as a Study, as far as they
+    apply. Every variant is checked when the series is made: an error in the last shows before the first begins."""
 
     def __init__(self, recipe: Recipe, directory: Path, *, quiet: bool = False) -> None:
-        self.recipe, self.directory = recipe, directory
-        self.journal = Journal(directory / "log.jsonl", quiet=quiet)
-        self.record = Record(directory / "study.json")
+        self.recipe, self.directory, self.run_dir = recipe, directory, RunDir(directory, recipe)
+        self.journal = Journal(self.run_dir.log_file, quiet=quiet)
         self.variants = {
             name: Study(variant, directory / file_name(name), quiet=quiet)
             for name, variant in variant_recipes(recipe).items()
@@ -48,15 +44,15 @@ class Series:
         for name, study in self.variants.items():
             self.journal.say(f"{name}:")
             study.run()
-            write_json(self.directory / "metrics.json", self.rows())
-            join_comparisons(self.directory, {each: one.directory for each, one in self.variants.items()})
-        self.record.note_peak(max(study.record.peak for study in self.studies))
-        self.record.finish()
+            self.run_dir.write_metrics()
+            join_comparisons(self.run_dir)
+        self.run_dir.note_peak(max(study.run_dir.peak for study in self.studies))
+        self.run_dir.finish()
         return self.rows()
 
     def begin(self) -> None:
         """Claims the directory. One that holds another run is refused, and so is one whose variants were others."""
-        path = self.directory / "recipe.toml"
+        path = self.run_dir.recipe_file
         if path.is_file() and not load_recipe(path).variants:
             raise UserError(f"{self.directory}: holds a run without variants; choose another --out, or delete it")
         for study in self.studies:
@@ -64,14 +60,14 @@ class Series:
         claim(self.directory)
         write_text(path, to_toml(self.recipe))
         places = {name: study.directory.name for name, study in self.variants.items()}
-        started = self.record.read().get("started", now())
-        self.record.add(started=started, command=shlex.join(["bertvision", *sys.argv[1:]]), variants=places)
+        started = self.run_dir.facts().get("started", now())
+        self.run_dir.add_facts(started=started, command=shlex.join(["bertvision", *sys.argv[1:]]), variants=places)
         if not self.finished:
-            self.record.add(finished=None)  # a variant or a seed was added
+            self.run_dir.add_facts(finished=None)  # a variant or a seed was added
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of all variants done so far, each with its `variant`."""
-        return [{"variant": name, **row} for name, study in self.variants.items() for row in study.rows()]
+        return [row.to_json() for row in self.run_dir.rows()]
 
 
 def variant_recipes(recipe: Recipe) -> dict[str, Recipe]:
@@ -99,9 +95,3 @@ def make_run(recipe: Recipe, directory: Path, *, quiet: bool = False) -> Study |
     """What a recipe asks for in a directory: a study, or one for each of its variants."""
     kind = Series if recipe.variants else Study
     return kind(recipe, directory, quiet=quiet)
-
-
-def open_run(directory: Path, *, quiet: bool = False) -> Study | Series:
-    """A study or a series that was begun earlier."""
-    recipe = Study.open(directory, quiet=quiet).recipe
-    return make_run(recipe, directory, quiet=quiet)

@@ -1,95 +1,134 @@
-"""What a run has stored, read again without a pass of its backbone: predictions, log-probabilities, and its data."""
+"""What a run has stored, read again without a pass of its encoder: predictions, log-probabilities, its data."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from bertvision.backbone.loading import tokenizer_of
 from bertvision.errors import UserError
-from bertvision.files import load_tensors, read_json
-from bertvision.tasks import Dataset
-from bertvision.train.bank import file_name
-from bertvision.train.sets import SPLITS, refuse_other_sets
+from bertvision.evaluate.bootstrap import Points
+from bertvision.evaluate.ensemble import Ensemble
+from bertvision.files import load_tensors, read_json, write_json
+from bertvision.tasks import TASKS, Dataset, Task
+from bertvision.train.run_dir import Cell, RunDir
+from bertvision.train.scoring import Loaded, load_members
 
-if TYPE_CHECKING:  # a study ends by calling what reads it
-    from bertvision.train.study import Study
+SPLITS = ("tune", "test")  # those a checkpoint is scored on
+Key = tuple[str, str]  # origin of the threshold, display name
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One checkpoint of one seed of a run."""
+class Stored:
+    """Predictions of a run. load: how the members of a cell are loaded.
 
-    study: "Study"
-    seed: int
-    epoch: float
+    What a study has just predicted is passed on with `keep` and is not read from its files.
+    """
 
-    def place(self, split: str) -> Path:
-        """Where what its members said about a split is kept."""
-        return self.study.directory / f"seed-{self.seed}" / "predictions" / f"{self.epoch:g}" / split
+    def __init__(self, run: RunDir, task: Task, load: Callable[[int, float], Loaded] | None = None) -> None:
+        self.run, self.task = run, task
+        self.load = load or (lambda seed, epoch: load_members(run, task, seed, epoch))
+        self.data: Mapping[str, Dataset] | None = None
+        self._points: dict[Cell, dict[Key, Points]] = {}
+        self._kept: tuple[Cell, dict[Ensemble, Any]] | None = None
 
-    def predictions(self, split: str, member: str, dataset: Dataset) -> Any:
-        """The stored predictions of a member or an ensemble for `dataset`, which must be what they were made from."""
-        path = self.place(split) / f"{file_name(member)}.json"
+    @classmethod
+    def open(cls, directory: Path) -> "Stored":
+        run = RunDir.open(directory, variants=False)
+        return cls(run, task_of(run))
+
+    def sets(self, *used: str) -> Mapping[str, Dataset]:
+        """The data sets of the run; `used` must be those it was scored on. Read with the tokenizer alone."""
+        recipe = self.run.recipe()
+        if self.data is None:
+            self.data = self.task.load(recipe.data, tokenizer_of(recipe.backbone.name), seed=0)
+        self.refuse_other_sets(self.data, used or SPLITS)
+        return self.data
+
+    def refuse_other_sets(self, data: Mapping[str, Dataset], splits: Sequence[str] = SPLITS) -> None:
+        """UserError if any score file was made from other sets than `data`; where no digest is noted, any will do."""
+        noted = {cell: self.run.sets_file(*cell) for cell in self.run.scored() if self.run.sets_file(*cell).is_file()}
+        now = {split: digest(data[split]) for split in splits} if noted else {}
+        for cell, note in noted.items():
+            then = read_json(note, "note of the sets scored")
+            for split in splits:
+                if then.get(split) != now[split]:
+                    raise UserError(
+                        f"{self.run.scores_file(*cell)}: was scored when the {split} set ({data[split].source}) was "
+                        "not what it is now; restore it, choose another --out, or delete these scores and run "
+                        "`bertvision study` again"
+                    )
+
+    def note_sets(self, cell: Cell, data: Mapping[str, Dataset]) -> None:
+        write_json(self.run.sets_file(*cell), {split: digest(data[split]) for split in SPLITS})
+
+    def keep(self, cell: Cell, rows: Sequence[Any], predictions: Mapping[Ensemble, Any], test: Dataset) -> None:
+        """Passes on what was just predicted for the test set, and the rows of it."""
+        self._points[cell] = {
+            (row.threshold_from, row.name): self.task.points(predictions[row.ensemble], test, row.threshold)
+            for row in rows
+        }
+        if cell[0] == self.run.recipe().seeds[0]:  # that of the analysis is the last of these
+            self._kept = cell, dict(predictions)
+
+    def predictions(self, ensemble: Ensemble, split: str) -> Any:
+        """The predictions of a member or a pair, which must be for the set of now."""
+        cell = next(iter(ensemble.cells))
+        if split == "test" and self._kept and self._kept[0] == cell and ensemble in self._kept[1]:
+            return self._kept[1][ensemble]
+        dataset, path = self.sets(split)[split], self.run.predictions_file(ensemble, split)
         rows = read_json(path, "predictions file")
         if not isinstance(rows, dict):
             raise UserError(f"{path}: not a predictions file of this program")
         if rows.keys() != {record.id for record in dataset.records}:
-            scores = f"seed-{self.seed}/scores-{self.epoch:g}.json"
             raise UserError(
-                f"{path}: made from other questions than {dataset.source} holds now; restore it, or delete {scores} "
-                "and run `bertvision study` again"
+                f"{path}: made from other questions than {dataset.source} holds now; restore it, or delete "
+                f"{self._scores(cell)} and run `bertvision study` again"
             )
-        return self.study.task.read_predictions(rows, str(path))
+        return self.task.read_predictions(rows, str(path))
 
-    def log_probabilities(self, split: str) -> dict[str, Tensor]:
-        """{member: fp16 log-probabilities}, windows one after the other: spans (T, 2), labels (N, C)."""
-        path = self.place(split) / "logits.safetensors"
+    def points(self, cell: Cell) -> dict[Key, Points]:
+        """{(origin of the threshold, name): points on test} of all rows of a cell."""
+        if cell not in self._points:
+            test = self.sets("test")["test"]
+            found: dict[Key, Points] = {}
+            last: tuple[Ensemble, Any] | None = None
+            for row in self.run.rows(cell):
+                if last is None or last[0] != row.ensemble:  # the rows of an ensemble follow one another
+                    last = row.ensemble, self.predictions(row.ensemble, "test")
+                found[row.threshold_from, row.name] = self.task.points(last[1], test, row.threshold)
+            self._points[cell] = found
+        return self._points[cell]
+
+    def log_probabilities(self, cell: Cell, split: str) -> dict[str, Tensor]:
+        """{name of a member: fp16 log-probabilities}, windows one after the other: spans (T, 2), labels (N, C)."""
+        path = self.run.logits_file(*cell, split)
         if not path.is_file():
-            scores = f"seed-{self.seed}/scores-{self.epoch:g}.json"
             raise UserError(
-                f"{path}: this run has not kept its log-probabilities; delete {scores} there and run "
+                f"{path}: this run has not kept its log-probabilities; delete {self._scores(cell)} there and run "
                 "`bertvision study` again, which then predicts again and trains nothing"
             )
         return load_tensors(path, "file of log-probabilities")[0]
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Its rows of metrics.json."""
-        return [row for row in self.study.rows() if row["seed"] == self.seed and row["checkpoint"] == self.epoch]
+    def _scores(self, cell: Cell) -> Path:
+        return self.run.scores_file(*cell).relative_to(self.run.path)
 
 
-def open_run(directory: Path, *, quiet: bool = False) -> "Study":
-    """The study in a directory; that of a recipe with variants is refused, for it holds several."""
-    from bertvision.train.study import Study
-
-    study = Study.open(directory, quiet=quiet)
-    if study.recipe.variants:
-        names = ", ".join(str(directory / file_name(str(variant["name"]))) for variant in study.recipe.variants)
-        raise UserError(f"{directory}: holds a run for each variant; name one of them: {names}")
-    return study
+def task_of(run: RunDir) -> Task:
+    """The task of a run, with what it learnt from the training data."""
+    recipe = run.recipe()
+    task = TASKS[recipe.task]()
+    task.settle(recipe.data, run.facts().get("task", {}))
+    return task
 
 
-def cell(study: "Study", epoch: float | None = None, seed: int | None = None) -> Cell:
-    """A scored checkpoint: of the first seed and the last epoch that has scores, unless named."""
-    done = sorted({(row["seed"], row["checkpoint"]) for row in study.rows()})
-    fitting = [(s, e) for s, e in done if seed in (None, s) and epoch in (None, e)]
-    if not fitting:
-        there = ", ".join(f"seed {s} epoch {e:g}" for s, e in done) or "nothing yet; `bertvision study` goes on"
-        raise UserError(f"{study.directory}: no scores of that seed and checkpoint; there is: {there}")
-    first = next(s for s in (*study.recipe.seeds, *(s for s, _ in fitting)) if s in {s for s, _ in fitting})
-    return Cell(study, first, max(e for s, e in fitting if s == first))
-
-
-def data_of(
-    study: "Study", data: Mapping[str, Dataset] | None = None, used: Sequence[str] = SPLITS
-) -> Mapping[str, Dataset]:
-    """The data sets of a run: those given, or made again from the recipe with the tokenizer alone.
-
-    used: those that are going to be, which must be the sets that the run was scored on.
-    """
-    if data is None:
-        data = study.task.load(study.recipe.data, tokenizer_of(study.recipe.backbone.name), seed=0)
-    refuse_other_sets(study.scored, data, used)
-    return data
+def digest(dataset: Dataset) -> str:
+    """Of the records and the gold of a set, in order, wherever its files lie."""
+    found = hashlib.sha256()
+    for record in dataset.records:
+        found.update(json.dumps(record.content).encode())
+    if dataset.gold is not None:
+        found.update(dataset.gold.tobytes())
+    return found.hexdigest()

@@ -1,0 +1,204 @@
+"""Ensembles of stored members, of any checkpoints and seeds: chosen on tune, reported on test."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bertvision.data.batches import by_length
+from bertvision.errors import UserError, nearest
+from bertvision.evaluate.bootstrap import Points
+from bertvision.evaluate.ensemble import BACKBONE, HOWS, Ensemble, How, Member, combine, greedy_selection
+from bertvision.evaluate.score import Cost, Score, join_costs
+from bertvision.files import write_json
+from bertvision.train.compare import compare
+from bertvision.train.progress import Journal
+from bertvision.train.run_dir import Cell
+from bertvision.train.stored import Key, Stored
+
+GREEDY_HOW: How = "mean"  # a member that selection takes twice weighs twice
+
+
+class Committee:
+    """Scores ensembles of stored members; how: of all of them."""
+
+    def __init__(self, stored: Stored, how: How) -> None:
+        self.stored, self.task, self.how = stored, stored.task, how
+        self.data = stored.sets()
+        self._logs: dict[tuple[str, Member], Tensor] = {}
+        self._tuned: dict[frozenset[tuple[Member, float]], tuple[float, float]] = {}
+
+    def tuned(self, weights: Mapping[Member, float]) -> tuple[float, float]:
+        """The threshold chosen on tune, and the main metric there."""
+        key = frozenset(weights.items())
+        if key not in self._tuned:
+            found = self.predict("tune", weights)
+            threshold = self.task.choose(found, self.data["tune"])
+            score = self.task.scores(found, self.data["tune"], threshold)[self.task.metrics[-1]]
+            self._tuned[key] = threshold, score
+        return self._tuned[key]
+
+    def select(self, candidates: Sequence[Member]) -> dict[Member, float]:
+        """The weights that greedy selection on tune finds."""
+        repeats = self.how != "max"
+        return greedy_selection(candidates, lambda weights: self.tuned(weights)[1], repeats=repeats)[0]
+
+    def predict(self, split: str, weights: Mapping[Member, float]) -> Any:
+        """Predictions on a split: blended without padding, decoded batch by batch."""
+        dataset, options = self.data[split], self.stored.run.recipe().evaluate
+        self._load(split, weights)
+        how = self.task.joined_by(self.how)
+        joined = combine(((self._logs[split, member], weight) for member, weight in weights.items()), how)
+        collector = self.task.collector(dataset, options)
+        for index in by_length(dataset.windows.lengths, options.batch_tokens):
+            logits = padded(joined, dataset.windows.starts, index) if self.task.per_token else joined[index]
+            collector.add(index, logits)
+        return collector.finish()
+
+    def report(self, ensemble: Ensemble, cost: Cost) -> tuple[list[Score], Any]:
+        """The rows on test at the thresholds the task reports, and the predictions there."""
+        weights = dict(zip(ensemble.members, ensemble.weights, strict=True))
+        tuned, on_tune = self.tuned(weights)
+        self._logs.clear()  # those of all candidates on tune
+        found = self.predict("test", weights)
+        rows = []
+        for origin, threshold in self.task.thresholds(tuned):
+            metrics = self.task.scores(found, self.data["test"], threshold)
+            note = metrics.pop("note", "")
+            rows.append(Score(ensemble, threshold, origin, metrics, cost, self.task.metrics[-1], on_tune, note=note))
+        return rows, found
+
+    def _load(self, split: str, weights: Mapping[Member, float]) -> None:
+        missing = [member for member in weights if (split, member) not in self._logs]
+        windows = self.data[split].windows
+        size = windows.starts[-1] if self.task.per_token else len(windows)
+        for cell in dict.fromkeys((member.seed, member.epoch) for member in missing):
+            place, logs = self.stored.run.predictions(*cell, split), self.stored.log_probabilities(cell, split)
+            for member in missing:
+                if (member.seed, member.epoch) != cell:
+                    continue
+                if member.name not in logs:
+                    raise UserError(f"{place}: no log-probabilities of {member.name}; score it again")
+                if len(logs[member.name]) != size:
+                    raise UserError(f"{place}: made from other data than the recipe's {split} set is now")
+                self._logs[split, member] = logs[member.name]
+
+
+def padded(flat: Tensor, starts: NDArray[np.int64], index: NDArray[np.int64]) -> Tensor:
+    """What the windows `index` (B,) have in a flat tensor (T, ...), window n owning rows starts[n]:starts[n + 1].
+
+    (B, S, ...), padded with a window's last row: decoding does not look beyond a window's end.
+    """
+    first, lengths = starts[index], starts[index + 1] - starts[index]
+    rows = first[:, None] + np.minimum(np.arange(lengths.max(initial=1)), lengths[:, None] - 1)  # (B, S)
+    return flat[torch.from_numpy(rows)]
+
+
+def description(rows: Sequence[Score]) -> dict[str, Any]:
+    """An ensemble as ensemble.json and greedy.json have it. rows: its score rows, the main one last."""
+    ensemble, main = rows[-1].ensemble, rows[-1]
+    members = [
+        {"member": one.name, "checkpoint": one.epoch, "seed": one.seed, "weight": weight}
+        for one, weight in zip(ensemble.members, ensemble.weights, strict=True)
+    ]
+    about = {"chosen": "greedy" if ensemble.chosen == "greedy" else "given", "how": ensemble.how, "members": members}
+    tune = {"threshold": main.threshold, f"tune_{main.main}": main.tune}
+    return about | tune | {"test": [row.to_json() for row in rows]}
+
+
+def write_greedy(stored: Stored) -> dict[str, Any]:
+    """Chooses an ensemble for every scored checkpoint of every seed on tune; writes greedy.json.
+
+    `test` has its score rows, `comparisons` the differences to the backbone over all seeds. A checkpoint with a single
+    member, or without stored log-probabilities, has none. Heads that are partial take no part.
+    """
+    run, found = stored.run, []
+    points: dict[float, dict[Key, dict[int, Points]]] = {}
+    for cell in run.scored():
+        candidates = {
+            row.ensemble.members[0]: row.cost
+            for row in run.rows(cell)
+            if row.ensemble.is_single and not row.ensemble.members[0].is_partial
+        }
+        kept = all(run.logits_file(*cell, split).is_file() for split in ("tune", "test"))
+        if len(candidates) < 2 or not kept:
+            continue
+        committee = Committee(stored, GREEDY_HOW)
+        weights = committee.select(list(candidates))
+        ensemble = Ensemble(tuple(weights), tuple(weights.values()), GREEDY_HOW, "greedy")
+        ordered = {member: cost for member, cost in candidates.items() if member in weights}
+        rows, predictions = committee.report(ensemble, join_costs(ordered))
+        found.append(description(rows))
+        here = points.setdefault(cell[1], {})
+        for row in rows:
+            own = stored.task.points(predictions, committee.data["test"], row.threshold)
+            here.setdefault((row.threshold_from, row.name), {})[cell[0]] = own
+        for key, value in stored.points(cell).items():
+            if key[1] == BACKBONE:
+                here.setdefault(key, {})[cell[0]] = value
+    compared = [{"checkpoint": epoch, **entry} for epoch in sorted(points) for entry in compare(points[epoch])]
+    whole = {"made_from": run.digest(), "ensembles": found, "comparisons": compared}
+    write_json(run.greedy_file, whole)
+    return whole
+
+
+def ensemble_run(
+    directory: Path,
+    *,
+    members: str = "",
+    greedy: bool = False,
+    how: str = "max",
+    checkpoints: Sequence[float] = (),
+    seed: int | str | None = None,
+    out: Path | None = None,
+    quiet: bool = False,
+) -> list[dict[str, Any]]:
+    """Rows like those of metrics.json: the ensemble's, then those of its members. Writes ensemble.json (or `out`).
+
+    members: names with commas between them, such as "backbone, pool" or "pool @ epoch 0.3, seed 2"; all if empty.
+    A name without checkpoint and seed stands for those chosen by `checkpoints` (the last) and `seed` (the first; "all"
+    for all). greedy: let greedy selection on tune choose among them.
+    """
+    if how not in HOWS:
+        raise UserError(f"--how {how}: {nearest(how, HOWS)}")
+    stored = Stored.open(directory)
+    run = stored.run
+    rows = [row for row in run.rows() if row.ensemble.is_single]
+    if not rows:
+        raise UserError(f"{directory}: nothing has been scored yet; `bertvision study` goes on with it")
+    everyone = list(dict.fromkeys(row.ensemble.members[0] for row in rows))
+    only = seed if isinstance(seed, int) else None
+    cells: list[Cell] = [run.cell(epoch, only) for epoch in checkpoints or (None,)]
+    epochs = [epoch for _, epoch in cells]
+    inside = [one for one in everyone if one.epoch in epochs and (seed == "all" or one.seed == cells[0][0])]
+    chosen = named(members, everyone, inside) if members else inside
+    committee = Committee(stored, how)
+    weights = {one: 1 / len(chosen) for one in chosen}
+    if greedy:
+        Journal(quiet=quiet).say(f"choosing among {len(chosen)} members on tune")
+        weights = committee.select(chosen)
+    ensemble = Ensemble(tuple(weights), tuple(weights.values()), how, "given")
+    found, _ = committee.report(ensemble, Cost())
+    write_json(out or run.ensemble_file, description(found) | {"chosen": "greedy" if greedy else "given"})
+    own = [row for one in chosen if one in weights for row in rows if row.ensemble.members[0] == one]
+    return [row.to_json() for row in [*found, *own]]
+
+
+def named(text: str, everyone: Sequence[Member], inside: Sequence[Member]) -> list[Member]:
+    """The members that a list with commas names; a name may hold commas too, so the longest match counts."""
+    known = {one.label: [one] for one in everyone}
+    for one in inside:
+        known.setdefault(one.name, []).append(one)
+    words = [word.strip() for word in text.split(",")]
+    found: list[Member] = []
+    while words:
+        size = next((n for n in range(len(words), 0, -1) if ", ".join(words[:n]) in known), 0)
+        if not size:
+            raise UserError(f"--members {words[0]}: {nearest(words[0], known)}")
+        found += known[", ".join(words[:size])]
+        words = words[size:]
+    return list(dict.fromkeys(found))
