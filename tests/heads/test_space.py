@@ -93,7 +93,7 @@ def test_what_was_not_drawn_does_not_give_way():
         ({"key": "size", "values": [8], "low": 1}, "search.0: give size either values, or low and high"),
         ({"key": "size", "low": 8}, "search.0.high: is missing"),
         ({"key": "size", "low": 8, "high": 8}, "search.0.low: 8 must be less than high, 8"),
-        ({"key": "size", "low": 8, "high": 16.5}, "search.0.high.size: 16.5 is not a whole number"),
+        ({"key": "size", "low": 8, "high": 16.5}, "search.0.high.size: must be a whole number"),
         ({"key": "size", "values": [0]}, "search.0.values.size: must be at least 1, not 0"),
         ({"key": "size", "values": []}, "search.0.values: a list of at least one value"),
         ({"key": "size", "values": [8, 8]}, "search.0.values: give each once"),

@@ -1,22 +1,7 @@
-"""Heads: States -> logits. One method, one file; importing this package registers all of them."""
+"""Heads: States -> logits per position. Importing this package registers all of them."""
 
-from bertvision.heads import attend, cacnn, compress, conv, last, pool
+from bertvision.heads import attend, cacnn, compress, conv, pool  # noqa: F401
 from bertvision.heads.base import Head, Reduce, build_head, check_spec, head_name, options, register
 from bertvision.registry import HEADS
 
-__all__ = [
-    "HEADS",
-    "Head",
-    "Reduce",
-    "attend",
-    "build_head",
-    "cacnn",
-    "check_spec",
-    "compress",
-    "conv",
-    "head_name",
-    "last",
-    "options",
-    "pool",
-    "register",
-]
+__all__ = ["HEADS", "Head", "Reduce", "build_head", "check_spec", "head_name", "options", "register"]

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from bertvision.backbone.states import States
-from bertvision.heads.base import Count, Head, Impossible, register
-from bertvision.heads.slices import in_slices
+from bertvision.heads.base import Count, Head, Impossible, in_slices, register
 
 HEADS = 8
 

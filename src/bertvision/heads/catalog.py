@@ -5,7 +5,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import torch
 
-from bertvision.heads.base import Option, build_head, options
+from bertvision.heads.base import LIMITS, Option, build_head, options
 from bertvision.registry import HEADS, TASKS
 
 
@@ -47,5 +47,5 @@ def _option(name: str, option: Option) -> dict[str, Any]:
         "type": option.type_name,
         "default": option.default,
         "values": list(get_args(option.type)) if choice else None,
-        "limit": option.limit.says if option.limit else None,
+        "limit": LIMITS.get(option.hint),
     }

@@ -8,9 +8,8 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, linear
 
 from bertvision.backbone.states import States
-from bertvision.heads.base import Count, Head, Impossible, register
+from bertvision.heads.base import CACHE, Count, Head, Impossible, in_slices, register
 from bertvision.heads.pool import LayerPool
-from bertvision.heads.slices import CACHE, in_slices
 
 
 class Squeeze(nn.Module):

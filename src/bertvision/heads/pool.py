@@ -1,4 +1,4 @@
-"""`pool`: one weight per layer. The smallest head that reads them all, and BERTVision's winner on classification."""
+"""`last`, the read-out of a fine-tuned BERT, and `pool`, one weight per layer."""
 
 from typing import Literal
 
@@ -33,6 +33,23 @@ class LayerPool(nn.Module):
     def layer_weights(self) -> Tensor | None:
         """softmax(w), (L,); None for the plain average."""
         return self.weights.detach().softmax(dim=0) if self.learned else None
+
+
+@register("last")
+class Last(Head):
+    """logits = W h_L + b, on the last layer.
+
+    Parameters: H * outputs + outputs.
+    """
+
+    reads = "last"
+
+    def __init__(self, layers: int, width: int, outputs: int) -> None:
+        super().__init__()
+        self.readout = nn.Linear(width, outputs)
+
+    def forward(self, states: States) -> Tensor:
+        return self.readout(states.layers[:, -1])
 
 
 @register("pool")

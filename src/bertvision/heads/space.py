@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from bertvision.errors import UserError, nearest
-from bertvision.heads.base import Impossible, Odd, Share, check_spec, options
+from bertvision.heads.base import Impossible, Odd, Option, Share, check_spec, options
 from bertvision.recipe import HeadEntry
 from bertvision.schema import Number, validate
 
@@ -61,7 +61,9 @@ def head_space(kind: str, tables: Sequence[Mapping[str, Any]], known: Mapping[st
     if tables:
         mine = [table for table in tables if table["key"] in TRAINING or table["key"] in options(kind)]
         return {table["key"]: _told(kind, table) for table in mine}
-    usual = {"learning_rate": Range(*RATES, log=True)} | {name: _usual(kind, name) for name in options(kind)}
+    usual = {"learning_rate": Range(*RATES, log=True)} | {
+        name: _usual(option) for name, option in options(kind).items()
+    }
     return {
         name: one.widened(known.get(name, ())) if isinstance(one, Range) else one
         for name, one in usual.items()
@@ -129,7 +131,7 @@ def _check_range(table: Mapping[str, Any], kinds: Sequence[str], place: str) -> 
     key = table["key"]
     for kind in kinds:
         known = options(kind).get(key)
-        if known is not None and (known.type not in (int, float) or _limit(kind, key) is _only(Odd)):
+        if known is not None and (known.type not in (int, float) or known.hint == Odd):
             raise UserError(f"{place}.key: {key!r} has no low and high; give it values")
     for end in ("low", "high"):
         if end not in table:
@@ -159,28 +161,17 @@ def _told(kind: str, table: Mapping[str, Any]) -> Choices | Range:
     return Range(table["low"], table["high"], table.get("log", False), whole=number is int)
 
 
-def _usual(kind: str, name: str) -> Choices | Range | None:
-    """What an option is worth trying at, from how the head declares it; None where that does not tell."""
-    declared, limit = options(kind)[name].type, _limit(kind, name)
-    if get_origin(declared) is Literal:
-        return Choices(get_args(declared))
-    if declared is bool:
+def _usual(option: Option) -> Choices | Range | None:
+    """The values worth trying, from how a head declares the option; None where that does not tell."""
+    if get_origin(option.type) is Literal:
+        return Choices(get_args(option.type))
+    if option.type is bool:
         return Choices((False, True))
-    if limit is _only(Odd):
+    if option.hint == Odd:
         return Choices(KERNELS)
-    if limit is _only(Share):
+    if option.hint == Share:
         return Range(0.0, MOST_DROPOUT)
-    if declared is not int:
+    if option.type is not int:
         return None
-    default = options(kind)[name].default
-    low, high = min(SIZES[0], max(1, default // TIMES)), min(SIZES[1], default * TIMES)
-    return Range(low, high, log=True, whole=True).widened([default])
-
-
-def _limit(kind: str, name: str) -> Any:
-    return options(kind)[name].limit
-
-
-def _only(declared: Any) -> Any:
-    """The limit of an annotated type of options."""
-    return get_args(declared)[1]
+    low, high = min(SIZES[0], max(1, option.default // TIMES)), min(SIZES[1], option.default * TIMES)
+    return Range(low, high, log=True, whole=True).widened([option.default])

@@ -53,20 +53,20 @@ class Collector(Protocol):
 
 
 class Task(Protocol):
-    """All that the rest of the program knows about a task. `TaskBase` has defaults for most of it.
+    """All that the rest of the program knows about a task; tasks inherit from it.
 
-    outputs: logits per position. metrics: percentages, the last one decides. outputs and metrics are right once the
-    task is settled or has loaded its data.
+    outputs: logits per position. metrics: percentages, the last one decides. Both are right once the task is settled or
+    has loaded its data.
     reduce: how the rows of a head become one prediction per window, unless the head's entry says otherwise: "none" for
     a prediction per token (per_token), "first" for [CLS] alone. positions_compete: whether probabilities are over the
     positions rather than over the outputs, so that a bias would change nothing. served: whether a reader can be made.
     """
 
     name: ClassVar[str]
-    per_token: ClassVar[bool]
-    served: ClassVar[bool]
-    reduce: ClassVar[Reduce]
-    positions_compete: ClassVar[bool]
+    per_token: ClassVar[bool] = False
+    reduce: ClassVar[Reduce] = "first"
+    positions_compete: ClassVar[bool] = False
+    served: ClassVar[bool] = False
     metrics: tuple[str, ...]
 
     @property
@@ -74,9 +74,11 @@ class Task(Protocol):
 
     def settle(self, data: DataRecipe, facts: Mapping[str, Any]) -> None:
         """Takes from a recipe, and from the facts of an earlier `load`, what is known without reading the data."""
+        return
 
     def facts(self) -> dict[str, Any]:
         """What was learnt from the training data and is needed without them, as JSON."""
+        return {}
 
     def load(self, data: DataRecipe, tokenizer: Tokenizer, seed: int) -> dict[str, Dataset]:
         """The sets `train`, `tune`, `test` and, if there is one, `also` of a recipe. Without a tune set, one is split
@@ -89,9 +91,15 @@ class Task(Protocol):
 
     def log_probabilities(self, logits: Tensor, mask: Tensor) -> Tensor:
         """Log-probabilities in the shape of the logits; mask: (B, S), the real tokens."""
+        return logits.float().log_softmax(dim=-1)
 
     def blend(self, logits: Sequence[Tensor], mask: Tensor, how: How = "max") -> Tensor:
         """An ensemble of members, as logits."""
+        return combine(((self.log_probabilities(each, mask), 1.0) for each in logits), how)
+
+    def joined_by(self, how: How) -> How:
+        """How log-probabilities are combined where `how` is asked for."""
+        return how
 
     def collector(self, dataset: Dataset, options: EvaluateRecipe) -> Collector: ...
 
@@ -100,9 +108,11 @@ class Task(Protocol):
 
     def choose(self, predictions: Any, dataset: Dataset) -> float:
         """The threshold that is best on this set."""
+        return 0.0
 
     def thresholds(self, tuned: float) -> list[tuple[str, float]]:
         """The thresholds a member is reported at, with where they come from; the last is the main one."""
+        return [("", 0.0)]
 
     def scores(self, predictions: Any, dataset: Dataset, threshold: float) -> dict[str, Any]:
         """All scores at a threshold."""
@@ -113,43 +123,8 @@ class Task(Protocol):
     def analyse(self, dataset: Dataset, members: Mapping[str, Said]) -> dict[str, Any]:
         """What members get right and wrong: {"members", "agreement", "errors"}, the latter two of single heads."""
 
-    def joined_by(self, how: How) -> How:
-        """How stored log-probabilities are combined where `how` is asked for."""
-
     def constant(self, dataset: Dataset) -> dict[str, Any]:
         """The score without any learning: {"says": the best constant answer, metric: score}; {} where there is none."""
-
-
-class TaskBase:
-    """What most tasks share: one prediction per window from [CLS], no threshold, no constant answer."""
-
-    per_token: ClassVar[bool] = False
-    served: ClassVar[bool] = False
-    reduce: ClassVar[Reduce] = "first"
-    positions_compete: ClassVar[bool] = False
-
-    def settle(self, data: DataRecipe, facts: Mapping[str, Any]) -> None:
-        pass
-
-    def facts(self) -> dict[str, Any]:
-        return {}
-
-    def log_probabilities(self, logits: Tensor, mask: Tensor) -> Tensor:
-        return logits.float().log_softmax(dim=-1)
-
-    def blend(self, logits: Sequence[Tensor], mask: Tensor, how: How = "max") -> Tensor:
-        return combine(((self.log_probabilities(each, mask), 1.0) for each in logits), how)
-
-    def choose(self, predictions: Any, dataset: Dataset) -> float:
-        return 0.0
-
-    def thresholds(self, tuned: float) -> list[tuple[str, float]]:
-        return [("", 0.0)]
-
-    def joined_by(self, how: How) -> How:
-        return how
-
-    def constant(self, dataset: Dataset) -> dict[str, Any]:
         return {}
 
 

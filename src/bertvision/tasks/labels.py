@@ -32,7 +32,7 @@ from bertvision.tasks.base import (
     Dataset,
     Said,
     Sort,
-    TaskBase,
+    Task,
     agreement,
     disputes,
     error_rows,
@@ -47,7 +47,7 @@ from bertvision.tasks.spans import Spans
 ANSWERABILITY = ("answerable", "unanswerable")
 
 
-class Labels(TaskBase):
+class Labels(Task):
     """Classes of texts or pairs; of questions on paragraphs, whether they can be answered: one logit per label."""
 
     name: ClassVar[str] = "labels"

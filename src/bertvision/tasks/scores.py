@@ -24,7 +24,7 @@ from bertvision.tasks.base import (
     Dataset,
     Said,
     Sort,
-    TaskBase,
+    Task,
     agreement,
     error_rows,
     gold_of,
@@ -51,7 +51,7 @@ class Scale:
         return (values + 1) / 2 * (self.high - self.low) + self.low
 
 
-class Score(TaskBase):
+class Score(Task):
     """A number for a text or a pair: one logit, from -1 to 1 over the range of the training scores."""
 
     name: ClassVar[str] = "score"

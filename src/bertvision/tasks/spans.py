@@ -18,7 +18,7 @@ from bertvision.evaluate.squad import answerable, question_scores, score
 from bertvision.evaluate.threshold import choose_threshold
 from bertvision.heads import Reduce
 from bertvision.recipe import DataRecipe, EvaluateRecipe
-from bertvision.tasks.base import Dataset, Said, TaskBase, agreement, same_share
+from bertvision.tasks.base import Dataset, Said, Task, agreement, same_share
 from bertvision.tasks.decode import SpanCollector, SpanPredictions
 from bertvision.tasks.span_analysis import coded, describe, judge, mistakes
 
@@ -31,7 +31,7 @@ POINTS = {
 }
 
 
-class Spans(TaskBase):
+class Spans(Task):
     """Extractive question answering with unanswerable questions: two logits per token, start and end."""
 
     name: ClassVar[str] = "spans"

@@ -23,7 +23,7 @@ from bertvision.recipe import DataRecipe, EvaluateRecipe
 from bertvision.tasks.base import (
     Dataset,
     Said,
-    TaskBase,
+    Task,
     agreement,
     disputes,
     error_rows,
@@ -37,7 +37,7 @@ NONE = -100  # the target of a token that carries no label
 Entity = tuple[str, int, int]  # type, first word, last word
 
 
-class Tokens(TaskBase):
+class Tokens(Task):
     """A label for every word of a sentence: one logit per label and token. F1 counts whole entities."""
 
     name: ClassVar[str] = "tokens"

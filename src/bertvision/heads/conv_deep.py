@@ -1,0 +1,222 @@
+"""The deep forms of `conv`, Inception and Xception: networks over an image of tokens x width.
+
+Inside them the channels come last, (B, S, W, C): dense layers and norms over the channels then need no copy, and
+convolutions run twice as fast on a CPU. No norm includes more than one position, so padding changes nothing.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import max_pool2d, relu
+
+STRIDE = 4  # of Inception
+
+
+def blank(image: Tensor, mask: Tensor) -> Tensor:
+    """The image (B, S, W, C) with zeros where there is no token, as if the sequence ended there. mask: (B, S)."""
+    return image.masked_fill(~mask[:, :, None, None], 0)
+
+
+def channels_first(image: Tensor) -> Tensor:
+    """(B, S, W, C) -> (B, C, S, W), a view: torch's convolutions know it as memory format channels_last."""
+    return image.permute(0, 3, 1, 2)
+
+
+def channels_last(image: Tensor) -> Tensor:
+    """(B, C, S, W) -> (B, S, W, C), a view."""
+    return image.permute(0, 2, 3, 1)
+
+
+def highest(image: Tensor, size: int, stride: int) -> Tensor:
+    """The maximum of `size` (odd) neighbours along the width: (B, S, W, C) -> (B, S, ceil(W / stride), C)."""
+    pooled = max_pool2d(channels_first(image), (1, size), stride=(1, stride), padding=(0, size // 2))
+    return channels_last(pooled)
+
+
+class Stem(nn.Module):
+    """ReLU(norm(K * x)), K over `reach` tokens and max(3, 2 * stride - 1) of the width.
+
+    (B, S, W, C) -> (B, S, ceil(W / stride), out). Parameters: C * reach * max(3, 2 * stride - 1) * out + 2 * out.
+    """
+
+    def __init__(self, channels: int, out: int, reach: int, stride: int) -> None:
+        super().__init__()
+        size = max(3, 2 * stride - 1)
+        padding = (reach // 2, size // 2)
+        self.conv = nn.Conv2d(channels, out, (reach, size), stride=(1, stride), padding=padding, bias=False)
+        self.norm = nn.LayerNorm(out)
+
+    def forward(self, image: Tensor, mask: Tensor) -> Tensor:
+        return relu(self.norm(channels_last(self.conv(channels_first(blank(image, mask))))))
+
+    def channel_norms(self) -> Tensor:
+        """How strongly each channel is read: the norm of all kernels on it, (C,)."""
+        return self.conv.weight.detach().transpose(0, 1).flatten(1).norm(dim=1)
+
+
+class Window(nn.Module):
+    """ReLU(K * ReLU(P x)): a dense layer to few channels, then size x size (1 x size for a single column) windows."""
+
+    def __init__(self, channels: int, few: int, out: int, size: int, deep: bool) -> None:
+        super().__init__()
+        reach = size if deep else 1
+        self.point = nn.Linear(channels, few)
+        self.conv = nn.Conv2d(few, out, (reach, size), padding=(reach // 2, size // 2))
+
+    def forward(self, image: Tensor, mask: Tensor) -> Tensor:
+        few = blank(relu(self.point(image)), mask)  # (B, S, W, few)
+        return relu(channels_last(self.conv(channels_first(few))))  # (B, S, W, out)
+
+
+class InceptionBlock(nn.Module):
+    """C -> O channels: O/4 from a dense layer, O/2 from 3 x 3 windows, O/8 from 5 x 5, O/8 from a maximum.
+
+    (B, S, W, C) -> (B, S, W, O), normalised over the channels. The windows look at O/4 and O/16 channels, the
+    maximum is that of three neighbours along the width.
+    """
+
+    def __init__(self, channels: int, out: int, deep: bool) -> None:
+        super().__init__()
+        half, quarter, eighth = out // 2, out // 4, out // 8
+        self.one = nn.Linear(channels, out - half - 2 * eighth)
+        self.three = Window(channels, quarter, half, 3, deep)
+        self.five = Window(channels, eighth // 2, eighth, 5, deep)
+        self.maximum = nn.Linear(channels, eighth)
+        self.norm = nn.LayerNorm(out)
+
+    def forward(self, image: Tensor, mask: Tensor) -> Tensor:
+        maximum = relu(self.maximum(highest(image, 3, stride=1)))
+        seen = [relu(self.one(image)), self.three(image, mask), self.five(image, mask), maximum]
+        return self.norm(torch.cat(seen, dim=-1))  # (B, S, W, O)
+
+
+class Inception(nn.Module):
+    """A strided convolution, then blocks of 2c, 8c, 16c, 16c, 16c channels, c = max(8, H / 16), on ever less width.
+
+    (B, C, S, W) -> (B, S, features). The width falls to a quarter in the stem and before each of the first three
+    blocks. deep: windows span tokens and width; otherwise the width only, for the [CLS] column.
+    """
+
+    def __init__(self, channels: int, width: int, deep: bool) -> None:
+        super().__init__()
+        unit = max(8, width // 16)
+        self.stem = Stem(channels, unit, 3 if deep else 1, STRIDE)
+        sizes = [unit, 2 * unit, 8 * unit, 16 * unit, 16 * unit, 16 * unit]
+        self.blocks = nn.ModuleList(InceptionBlock(before, after, deep) for before, after in pairwise(sizes))
+        for _ in range(4):
+            width = -(-width // STRIDE)
+        self.features = width * sizes[-1]
+
+    def forward(self, image: Tensor, mask: Tensor) -> Tensor:
+        image = self.stem(channels_last(image), mask)
+        for number, block in enumerate(self.blocks):
+            if number < 3:
+                image = highest(image, STRIDE + 1, STRIDE)
+            image = block(image, mask)
+        return image.flatten(2)  # (B, S, W * O)
+
+    def channel_norms(self) -> Tensor:
+        """How strongly each channel is read, (C,)."""
+        return self.stem.channel_norms()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How deep and how wide, in channels. stride: of the stem and of each entry and exit block, along the width."""
+
+    stem: tuple[int, int]
+    entry: tuple[int, ...]
+    middle: int  # residual blocks at the last entry block's size
+    exit: int | None  # one more block, whose first convolution keeps the size
+    tail: tuple[int, ...]
+    stride: int
+
+
+SHORT = Plan(stem=(16, 32), entry=(64, 128, 256), middle=0, exit=None, tail=(320,), stride=4)
+FULL = Plan(stem=(32, 64), entry=(128, 256, 728), middle=8, exit=1024, tail=(1536, 2048), stride=2)
+
+
+def tokens_plan(width: int) -> Plan:
+    """The plan for every token of a sequence. Channels grow with the encoder's width, as its own cost does."""
+    c = max(8, width // 16)
+    return Plan((c, c), (2 * c, 4 * c, 8 * c), middle=4, exit=None, tail=(16 * c, 24 * c), stride=4)
+
+
+class Separable(nn.Module):
+    """norm(P (K * x)): a reach x 3 kernel for each channel, then a dense layer across channels.
+
+    (B, S, W, C) -> (B, S, W, out). Parameters: reach * 3 * C + C * out + 2 * out.
+    """
+
+    def __init__(self, channels: int, out: int, reach: int) -> None:
+        super().__init__()
+        self.depth = nn.Conv2d(channels, channels, (reach, 3), padding=(reach // 2, 1), groups=channels, bias=False)
+        self.point = nn.Linear(channels, out, bias=False)
+        self.norm = nn.LayerNorm(out)
+
+    def forward(self, image: Tensor, mask: Tensor) -> Tensor:
+        return self.norm(self.point(channels_last(self.depth(channels_first(blank(image, mask))))))
+
+
+class XceptionBlock(nn.Module):
+    """x' + max(S_n(ReLU(... S_1(ReLU(x))))): separable convolutions and a residual; a stride shrinks the width of both.
+
+    x' is x itself, or norm(P x) at every stride-th position where size or width change.
+    """
+
+    def __init__(self, sizes: tuple[int, ...], reach: int, stride: int = 1) -> None:
+        super().__init__()
+        self.stride = stride
+        self.steps = nn.ModuleList(Separable(before, after, reach) for before, after in pairwise(sizes))
+        changes = stride > 1 or sizes[0] != sizes[-1]
+        self.shortcut = nn.Linear(sizes[0], sizes[-1], bias=False) if changes else None
+        self.norm = nn.LayerNorm(sizes[-1]) if changes else None
+
+    def forward(self, image: Tensor, mask: Tensor) -> Tensor:
+        seen = image
+        for step in self.steps:
+            seen = step(relu(seen), mask)
+        if self.stride > 1:
+            seen = highest(seen, self.stride + 1, self.stride)
+        if self.shortcut is None or self.norm is None:
+            return image + seen
+        return self.norm(self.shortcut(image[:, :, :: self.stride])) + seen
+
+
+class Xception(nn.Module):
+    """Two convolutions, residual blocks of separable convolutions, a tail of them: (B, C, S, W) -> (B, S, features).
+
+    reach: tokens that one kernel spans; 3 for all tokens, 1 for [CLS] alone. All that is left of the width, a few
+    positions, is handed on: a unit of the encoder has a meaning of its own, so positions are not averaged.
+    """
+
+    def __init__(self, channels: int, width: int, plan: Plan, reach: int) -> None:
+        super().__init__()
+        first, second = plan.stem
+        self.stem = Stem(channels, first, reach, plan.stride)
+        self.second = Stem(first, second, reach, stride=1)
+        sizes = [second, *plan.entry]
+        blocks = [XceptionBlock((before, after, after), reach, plan.stride) for before, after in pairwise(sizes)]
+        blocks += [XceptionBlock((sizes[-1],) * 4, reach) for _ in range(plan.middle)]
+        if plan.exit:
+            blocks.append(XceptionBlock((sizes[-1], sizes[-1], plan.exit), reach, plan.stride))
+        self.blocks = nn.ModuleList(blocks)
+        sizes = [plan.exit or sizes[-1], *plan.tail]
+        self.tail = nn.ModuleList(Separable(before, after, reach) for before, after in pairwise(sizes))
+        for _ in range(1 + len(plan.entry) + bool(plan.exit)):
+            width = -(-width // plan.stride)
+        self.features = width * sizes[-1]
+
+    def forward(self, image: Tensor, mask: Tensor) -> Tensor:
+        image = self.second(self.stem(channels_last(image), mask), mask)
+        for block in self.blocks:
+            image = block(image, mask)
+        for step in self.tail:
+            image = relu(step(image, mask))
+        return image.flatten(2)  # (B, S, W * C)
+
+    def channel_norms(self) -> Tensor:
+        """How strongly each channel is read, (C,)."""
+        return self.stem.channel_norms()
