@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from bertvision.backbone.states import States
 from bertvision.heads import build_head, head_name
 
 BERT_LARGE = 335_143_938
@@ -59,3 +60,9 @@ def test_convolutions_come_near_the_published_percentages(spec: dict, percent: f
 )
 def test_xception_on_the_cls_column_comes_near_the_published_sizes(spec: dict, parameters: float) -> None:
     assert size({"kind": "conv", "form": "xception", **spec}, "labels") == pytest.approx(parameters, rel=0.05)
+
+
+def test_full_xception_runs() -> None:
+    head = build_head({"kind": "conv", "form": "xception", "depth": "full"}, layers=2, width=64, task="score")
+    logits = head.logits(States(torch.randn(2, 2, 1, 64), torch.ones(2, 1, dtype=torch.bool)))
+    assert logits.shape == (2, 1) and logits.isfinite().all()
