@@ -3,8 +3,6 @@
 import hashlib
 import inspect
 import json
-from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -129,30 +127,6 @@ class Backbone(nn.Module):
                     states[row, layer, :longest] = found[place]
                 states[row, :, longest:] = 0
         return states
-
-
-@dataclass(frozen=True, slots=True)
-class Untuned:
-    """Facts of an untuned encoder, without its weights; the fields are those of Backbone."""
-
-    name: str
-    layers: int
-    width: int
-    longest: int
-    tokenizer: Tokenizer
-    fingerprint: str
-
-
-def untuned(name: str) -> Untuned:
-    """Facts of the encoder that `Backbone.load(name)` gives. It is loaded the first time, and if its files change."""
-    files = sorted(find_encoder(name).iterdir())
-    return _untuned(name, tuple((str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files))
-
-
-@lru_cache(maxsize=8)
-def _untuned(name: str, files: tuple[tuple[str, int, int], ...]) -> Untuned:
-    found = Backbone.load(name)
-    return Untuned(name, found.layers, found.width, found.longest, found.tokenizer, found.fingerprint)
 
 
 def _slice() -> int:

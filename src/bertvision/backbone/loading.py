@@ -133,9 +133,9 @@ def _snapshot(name: str, patterns: Sequence[str]) -> Path:
     from huggingface_hub import snapshot_download
 
     reachable = _hub_is_reachable()
-    limits = {"allow_patterns": list(patterns), "ignore_patterns": "*/*", "local_files_only": not reachable}
+    offline, wanted = not reachable, list(patterns)
     try:
-        return Path(snapshot_download(name, **limits))
+        return Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns="*/*", local_files_only=offline))
     except Exception as error:
         place = f"the hub ({_first_line(error)})" if reachable else "the hub's cache, and the hub cannot be reached"
         raise LookupError(place) from None

@@ -9,8 +9,8 @@ A quantised tensor NAME is stored as NAME_quantized, NAME_scale and NAME_zero_po
 
 import hashlib
 from collections import defaultdict
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,8 +23,7 @@ Value = int | memoryview  # of a protobuf field
 Fields = dict[int, list[Value]]  # {field number: its values}, numbers as in onnx.proto
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """One operation: its type, and the names of its inputs and outputs."""
 
     kind: str
@@ -32,12 +31,11 @@ class Node:
     outputs: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(NamedTuple):
     """The operations in the order of the file, and the stored tensors by name."""
 
-    nodes: list[Node] = field(default_factory=list)
-    tensors: dict[str, np.ndarray] = field(default_factory=dict)
+    nodes: list[Node]
+    tensors: dict[str, np.ndarray]
 
 
 def read_weights(file: Path, prefix: str) -> dict[str, np.ndarray]:
@@ -72,7 +70,7 @@ def digest(weights: dict[str, np.ndarray]) -> str:
 
 def read_graph(file: Path) -> Graph:
     """The graph in an ONNX file that keeps its tensors inside."""
-    graph = Graph()
+    graph = Graph([], {})
     try:
         for model in _fields(memoryview(file.read_bytes()))[7]:  # ModelProto.graph
             fields = _fields(model)
@@ -144,16 +142,13 @@ def _fields(message: Value) -> Fields:
     message, at = memoryview(message), 0  # type: ignore[arg-type]
     while at < len(message):
         key, at = _varint(message, at)
-        wire = key & 7
+        value, wire = 0, key & 7
+        if wire in (0, 2):
+            value, at = _varint(message, at)  # the value itself, or its length
         if wire == 0:
-            value, at = _varint(message, at)
             found[key >> 3].append(value)
             continue
-        size = {5: 4, 1: 8}.get(wire, 0)
-        if wire == 2:
-            size, at = _varint(message, at)
-        elif not size:
-            raise ValueError(f"wire type {wire}")
+        size = {1: 8, 2: value, 5: 4}[wire]
         if at + size > len(message):
             raise ValueError("it ends too early")
         found[key >> 3].append(message[at : at + size])

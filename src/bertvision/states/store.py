@@ -98,16 +98,16 @@ class Store:
         longest = int(lengths.max(initial=1))
         kept = numbered(self.manifest.reads, self.depth)
         chosen = kept if reads == "all" else numbered(reads, self.depth)
-        places: slice | list[int] = [kept.index(number) for number in chosen]
-        if places[-1] - places[0] + 1 == len(places):
-            places = slice(places[0], places[-1] + 1)  # a slice copies nothing
+        numbers = [kept.index(number) for number in chosen]
+        run = slice(numbers[0], numbers[-1] + 1)
+        places = run if run.stop - run.start == len(numbers) else numbers  # a slice copies nothing
         out = torch.empty(len(index), len(chosen), longest, self.manifest.width)  # (B, L, S, H)
         owners = np.searchsorted(self._firsts, index, side="right") - 1  # (B,) the shard of each
         for number in np.unique(owners):
             rows = np.flatnonzero(owners == number)
             self.shards[number].read(index[rows], lengths[rows], out, rows, places)
-        numbers = None if len(chosen) == self.depth else chosen
-        return States(out, torch.from_numpy(np.arange(longest) < lengths[:, None]), numbers)
+        mask = torch.from_numpy(np.arange(longest) < lengths[:, None])
+        return States(out, mask, None if len(chosen) == self.depth else chosen)
 
     def verify(self) -> None:
         """Reads everything and compares it with the checksums."""
