@@ -3,7 +3,10 @@
 import pytest
 import torch
 
-from bertvision.backbone.tuning import Tuning
+from bertvision.backbone.anatomy import layer_count, width
+from bertvision.backbone.plan import known_plan, known_shape
+from bertvision.backbone.shapes import SHAPES, empty_model
+from bertvision.backbone.tuning import Tuning, apply
 from bertvision.errors import UserError
 from bertvision.train.count import parameter_table
 from encoders import save_tiny
@@ -69,3 +72,12 @@ def test_impossible_requests():
         parameter_table("minilm", Tuning(7), LAST)
     with pytest.raises(UserError, match="no head is called"):
         parameter_table("minilm", Tuning(), {"kind": "compres"})
+
+
+@pytest.mark.parametrize("name", [name for name in SHAPES if known_shape(name)])
+def test_known_numbers_equal_those_of_the_built_encoder(name):
+    depth = known_shape(name)["blocks"]
+    for tuning in (Tuning(), Tuning(1), Tuning(depth), Tuning(0, adapters=8), Tuning(1, norms="trained")):
+        model = empty_model(name)
+        assert known_plan(known_shape(name), tuning) == apply(model, tuning)
+        assert (known_shape(name)["blocks"] + 1, known_shape(name)["width"]) == (layer_count(model), width(model))

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from bertvision.backbone.anatomy import depth, pooler, width
-from bertvision.backbone.tuning import Plan, Tuning, apply, is_added
+from bertvision.backbone.plan import Plan, Tuning
+from bertvision.backbone.tuning import apply, is_added, plan_of
 from bertvision.errors import UserError
 
 FORMAT = "bertvision tuning 1"
@@ -63,7 +64,7 @@ def load_tuned(model: PreTrainedModel, file: Path | str) -> Plan:
     target = trained_state(model)
     for name, tensor in state.items():
         target[name].copy_(tensor)
-    return Plan.of(model, tuning)
+    return plan_of(model, tuning)
 
 
 def find_tuned(directory: Path | str) -> Path:

@@ -1,7 +1,6 @@
 """Tuning plans: which tensors of an encoder train, and the Houlsby adapters or LoRA maps inserted for it."""
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -9,6 +8,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from bertvision.backbone.anatomy import Projections, blocks, depth, layer_norms, projections, shares_blocks
+from bertvision.backbone.plan import Plan, Tuning, check_depth
 from bertvision.errors import UserError
 
 ADAPTER, LORA = ".adapter.", ".lora_"  # parts of the names of added parameters
@@ -16,47 +16,10 @@ ADAPTER, LORA = ".adapter.", ".lora_"  # parts of the names of added parameters
 START = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """How an encoder is tuned. All fields can be combined; `train_layers` concerns the encoder's own weights alone.
-
-    train_layers: "all", or k: only the last k blocks train, and LayerNorms as `norms` says. k = the number of blocks is
-        "all": embeddings and pooler train too. ALBERT's layers share one block's weights: there it is 0 or all.
-    adapters: size of Houlsby adapters in every block, 0 = none. They always train.
-    lora: rank of low-rank updates to queries and values, 0 = none. They always train.
-    norms: "all" LayerNorms train, the embedding's included, or only those of the "trained" blocks.
-    """
-
-    train_layers: int | Literal["all"] = "all"
-    adapters: int = 0
-    lora: int = 0
-    norms: Literal["all", "trained"] = "all"
-
-    def __post_init__(self) -> None:
-        for key in ("adapters", "lora"):
-            value = getattr(self, key)
-            if not _is_count(value):
-                raise UserError(f"{key}: {value!r} is not a whole number from 0 up (0 = none)")
-        if self.train_layers != "all" and not _is_count(self.train_layers):
-            raise UserError(f"train_layers: {self.train_layers!r} is neither 'all' nor a whole number from 0 up")
-        if self.norms not in ("all", "trained"):
-            raise UserError(f"norms: {self.norms!r} is neither 'all' nor 'trained'")
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A tuning and its parameter counts. base: the plain encoder. added: adapters and LoRA."""
-
-    tuning: Tuning
-    base: int
-    added: int
-    trainable: int
-
-    @classmethod
-    def of(cls, model: PreTrainedModel, tuning: Tuning) -> "Plan":
-        """The plan of an encoder to which `tuning` has been applied."""
-        added = sum(parameter.numel() for name, parameter in model.named_parameters() if is_added(name))
-        return cls(tuning, count(model) - added, added, count(model, trainable=True))
+def plan_of(model: PreTrainedModel, tuning: Tuning) -> Plan:
+    """The plan of an encoder to which `tuning` has been applied."""
+    added = sum(parameter.numel() for name, parameter in model.named_parameters() if is_added(name))
+    return Plan(tuning, count(model) - added, added, count(model, trainable=True))
 
 
 def apply(model: PreTrainedModel, tuning: Tuning, seed: int | None = 0) -> Plan:
@@ -80,7 +43,7 @@ def apply(model: PreTrainedModel, tuning: Tuning, seed: int | None = 0) -> Plan:
         for name, parameter in model.named_parameters():
             if is_added(name):
                 parameter.requires_grad_(True)
-    return Plan.of(model, tuning)
+    return plan_of(model, tuning)
 
 
 def first_trained(model: PreTrainedModel, tuning: Tuning) -> int:
@@ -207,11 +170,4 @@ def _check_layers(model: PreTrainedModel, train_layers: int | Literal["all"]) ->
             f"train_layers: {train_layers} is impossible: {type(model).__name__} uses the same weights in several of "
             f"its {layers} layers, so they cannot train apart; give 0 (LayerNorms only) or 'all'"
         )
-    if int(train_layers) > layers:
-        raise UserError(
-            f"train_layers: {train_layers} is too many: the encoder has {layers} blocks; give 0 to {layers} or 'all'"
-        )
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    check_depth(train_layers, layers)

@@ -20,12 +20,9 @@ def heads(
     from bertvision.heads.catalog import catalog
 
     if backbone:
-        from bertvision.backbone.anatomy import layer_count
-        from bertvision.backbone.anatomy import width as width_of
-        from bertvision.backbone.shapes import empty_model
+        from bertvision.train.count import encoder_counts
 
-        model = empty_model(backbone)
-        layers, width = layer_count(model), width_of(model)
+        layers, width, _ = encoder_counts(backbone)
     entries = catalog(layers, width, task, outputs)
     if as_json:
         print_json(entries)
@@ -47,7 +44,7 @@ def params(
     as_json: AsJson = False,
 ) -> None:
     """Exact parameter counts of any backbone, tuning and head, without weights."""
-    from bertvision.backbone.tuning import Tuning
+    from bertvision.backbone.plan import Tuning
     from bertvision.train.count import parameter_table
 
     blocks: Any = int(train_layers) if train_layers.isdecimal() else train_layers

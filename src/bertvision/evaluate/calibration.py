@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit
-from scipy.stats import rankdata
 
 
 def null_probability(no_answer: ArrayLike) -> NDArray[np.float64]:
@@ -45,5 +44,7 @@ def auroc(score: ArrayLike, happened: ArrayLike) -> float | None:
     wins, losses = int(positive.sum()), int((~positive).sum())
     if not wins or not losses:
         return None
+    from scipy.stats import rankdata  # slow to import
+
     ranks = rankdata(np.asarray(score, np.float64))  # from 1, ties share the mean of theirs
     return float((ranks[positive].sum() - wins * (wins + 1) / 2) / (wins * losses))

@@ -5,9 +5,7 @@ from typing import Any
 
 import torch
 
-from bertvision.backbone.anatomy import layer_count, width
-from bertvision.backbone.shapes import empty_model
-from bertvision.backbone.tuning import Tuning, apply
+from bertvision.backbone.plan import Plan, Tuning, known_plan, known_shape
 from bertvision.heads import build_head
 
 
@@ -24,9 +22,7 @@ def parameter_table(
     `total` is backbone + added (adapters, LoRA) + head; `trainable` is what of it trains, the head always does.
     `head_percent` compares the head, as the papers do, with the encoder and its own read-out (`backbone_with_readout`).
     """
-    model = empty_model(backbone)
-    layers, size = layer_count(model), width(model)
-    plan = apply(model, tuning or Tuning())
+    layers, size, plan = encoder_counts(backbone, tuning)
     with torch.random.fork_rng(devices=[]):  # counting leaves no trace in the random numbers
         readout = build_head({"kind": "last"}, layers=layers, width=size, task=task, outputs=outputs).parameter_count()
         head = 0
@@ -46,3 +42,16 @@ def parameter_table(
         "trainable": trainable,
         "percent_trainable": 100 * trainable / total,
     }
+
+
+def encoder_counts(backbone: str, tuning: Tuning | None = None) -> tuple[int, int, Plan]:
+    """Layers, width and plan of an encoder: from known numbers, else by building it without weights."""
+    tuning = tuning or Tuning()
+    if (shape := known_shape(backbone)) and not tuning.lora:
+        return shape["blocks"] + 1, shape["width"], known_plan(shape, tuning)
+    from bertvision.backbone.anatomy import layer_count, width
+    from bertvision.backbone.shapes import empty_model
+    from bertvision.backbone.tuning import apply
+
+    model = empty_model(backbone)
+    return layer_count(model), width(model), apply(model, tuning)
