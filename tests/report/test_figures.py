@@ -6,19 +6,27 @@ import xml.etree.ElementTree as ET
 import matplotlib as mpl
 import pytest
 
-from bertvision.report.curves import reliability_figure, score_figure, share_figure
-from bertvision.report.forest import Gain, forest_figure
-from bertvision.report.front import front_figure
-from bertvision.report.heat import agreement_figure, layer_figure
-from bertvision.report.ink import looks, render
-from bertvision.report.summary import Metric, summarise
+from bertvision.report.figures import (
+    Gain,
+    agreement_figure,
+    forest_figure,
+    front_figure,
+    layer_figure,
+    looks,
+    reliability_figure,
+    render,
+    score_figure,
+    share_figure,
+)
+from bertvision.report.rows import Metric
+from report.rows import summarised
 
 F1 = Metric("f1", "F1", 2)
 PRICE = Metric("parameters", "trained parameters", 0)
 
 
 def study(seeds=(1, 2), members=("backbone", "pool", "compress size=64"), variants=("",)):
-    return summarise(
+    return summarised(
         {"seed": s, "checkpoint": c, "member": m, "f1": 60 + 10 * c + n + 0.5 * s * (n + 1), "threshold_from": "tune"}
         | {"parameters": 10 ** (6 - n), "variant": v}
         for v in variants
@@ -82,13 +90,13 @@ def test_lines_of_several_variants_go_by_their_names():
 
 
 def test_score_by_share_of_the_data():
-    rows = summarise(
-        {"seed": 1, "checkpoint": 1.0, "member": m, "role": role, "f1": f1, **more}
-        for m, role, f1, more in (
-            ("backbone", "backbone", 70.0, {}),
-            ("pool", "head", 71.0, {"fraction": 1.0}),
-            ("pool @ 30 %", "head", 68.0, {"fraction": 0.3}),
-            ("conv", "head", 72.0, {}),  # seen with all the data only: no line
+    rows = summarised(
+        {"seed": 1, "checkpoint": 1.0, "member": m, "f1": f1, **more}
+        for m, f1, more in (
+            ("backbone", 70.0, {}),
+            ("pool", 71.0, {"fraction": 1.0}),
+            ("pool", 68.0, {"fraction": 0.3}),
+            ("conv", 72.0, {}),  # seen with all the data only: no line
         )
     )
     axes = share_figure(rows, F1).axes[0]
@@ -107,7 +115,7 @@ def test_points_are_filled_where_zero_is_left_out():
 
 
 def test_a_front_has_what_nothing_cheaper_beats():
-    rows = summarise(
+    rows = summarised(
         {"seed": 1, "member": m, "f1": f1, "parameters": p}
         for m, f1, p in (("backbone", 70.0, 1000), ("cheap", 60.0, 0), ("good", 71.0, 50), ("worse", 59.0, 10))
     )
@@ -120,7 +128,7 @@ def test_a_front_has_what_nothing_cheaper_beats():
 
 
 def test_large_costs_are_written_out():
-    rows = summarise(
+    rows = summarised(
         {"checkpoint": 1.0, "member": m, "f1": 70.0, "parameters": p}
         for m, p in (("backbone", 22_700_000), ("pool", 22_990_000))
     )

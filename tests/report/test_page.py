@@ -11,7 +11,7 @@ from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import GREEDY
 from bertvision.report.page import write_report
 from bertvision.report.sentences import summary_sentences
-from bertvision.report.summary import SPANS, metrics_of, summarise
+from report.rows import summarised, with_ensemble
 
 RECIPE = """
 title = "Heads & <tails>"
@@ -45,8 +45,10 @@ VOID = {"meta", "br", "link", "img", "input", "hr"}
 
 def rows(seeds=(1, 2), checkpoints=(0.3, 1.0), head="pool"):
     return [
-        {"seed": s, "checkpoint": c, "member": m, "role": role, "threshold_from": kind, "threshold": t, "total": 99}
-        | {"exact": 50 + 10 * c + gain + t, "f1": 60 + 10 * c + gain + t + s, "parameters": 1000}
+        with_ensemble(
+            {"seed": s, "checkpoint": c, "member": m, "role": role, "threshold_from": kind, "threshold": t, "total": 99}
+            | {"exact": 50 + 10 * c + gain + t, "f1": 60 + 10 * c + gain + t + s, "parameters": 1000}
+        )
         for s in seeds
         for c in checkpoints
         for m, role, gain in (("backbone", "backbone", 0), (head, "head", 2 if c < 1 else -1))
@@ -105,7 +107,7 @@ def test_complete_study(tmp_path):
     assert "<h1>Heads &amp; &lt;tails&gt;</h1>" in page
     assert page.count("<svg ") == 4 and page.count("<table>") == 4  # two thresholds, gains, costs
     for text in (
-        "bertvision study &#x27;a&amp;b.toml&#x27;",
+        "bertvision study &#39;a&amp;b.toml&#39;",
         "memory 16 GiB",
         "1:30:05",
         "torch 2.6",
@@ -113,7 +115,7 @@ def test_complete_study(tmp_path):
         "Somebody 2020",
     ):
         assert text in page
-    assert "kind = &quot;pool&quot;" in page  # the recipe as it was written
+    assert "kind = &#34;pool&#34;" in page  # the recipe as it was written
     stems = ("score-tune", "score-zero", "gain-0.3", "gain-1")
     names = {f"{stem}.{form}" for stem in stems for form in ("svg", "png")}
     assert {path.name for path in (tmp_path / "figures").iterdir()} == names
@@ -124,7 +126,7 @@ def test_complete_study(tmp_path):
 
 
 def test_sentences_by_hand():
-    first, second, third = summary_sentences(summarise(rows()), SPANS, {"backbone": {"name": "minilm"}})
+    first, second, third = summary_sentences(summarised(rows()), {"backbone": {"name": "minilm"}})
     assert first == (
         "minilm was compared with 1 head on the states of all its layers after 0.3 and 1 epochs of fine-tuning, "
         "on 99 questions."
@@ -134,49 +136,30 @@ def test_sentences_by_hand():
         "F1 67.00 against 65.00 for the backbone (+2.00, higher in 2 of 2 seeds); at epoch 1 pool, the "
         "highest, has F1 71.00 against 72.00 for the backbone (-1.00, lower in 2 of 2 seeds)."
     )
-    assert third.startswith("Scores are means over 2 seeds") and "after the fact" in third
+    assert third.startswith("Scores are means over 2 seeds") and "picked on the reported data" in third
     assert "no interval was computed" in third
-
-
-def test_means_are_over_the_seeds_there_are():
     half = [row for row in rows() if row["seed"] == 1 or row["checkpoint"] == 0.3]
-    third = summary_sentences(summarise(half), SPANS)[2]
-    assert third.startswith("Scores are means over 1 to 2 seeds")
+    assert summary_sentences(summarised(half), {})[2].startswith("Scores are means over 1 to 2 seeds")
+    assert summary_sentences(summarised(rows(seeds=[7])), {})[2].startswith("This is a single run (seed 7)")
+    assert summary_sentences([], {}) == ["There are no scores yet."]
 
 
-def test_single_run_says_so():
-    third = summary_sentences(summarise(rows(seeds=[7])), SPANS)[2]
-    assert third.startswith("This is a single run (seed 7), so how much chance there is in training cannot be told")
-
-
-def test_member_is_chosen_on_the_tuning_set_where_its_score_is_known():
-    found = [row | {"tune_f1": 80.0 if row["member"] == "pool" else 79.0} for row in rows(checkpoints=[1.0])]
-    _, second, third = summary_sentences(summarise(found), SPANS)
-    assert "at epoch 1 pool, the best on the tuning set, has F1 71.00 against 72.00" in second
-    assert third.endswith("the best member is picked on the tuning set, never on the data reported.")
-
-
-def test_the_summary_is_about_what_was_not_chosen_to_be_best():
-    greedy = [
-        row | {"member": GREEDY, "role": "ensemble", "f1": 99.0, "tune_f1": 99.0}
-        for row in rows(checkpoints=[1.0])
-        if row["role"] == "head"
-    ]
-    found = [row | {"tune_f1": 80.0} for row in rows(checkpoints=[1.0])]
-    first, second, _ = summary_sentences(summarise([*found, *greedy]), SPANS)
+def test_the_best_member_is_chosen_on_the_tuning_set_and_is_not_the_greedy_ensemble():
+    found = [row | {"tune_f1": 80.0 if row["role"] == "head" else 79.0} for row in rows(checkpoints=[1.0])]
+    greedy = [with_ensemble(row | {"f1": 99.0, "tune_f1": 99.0}, GREEDY) for row in found if row["role"] == "head"]
+    first, second, third = summary_sentences(summarised([*found, *greedy]), {})
     assert "1 head on the states of all its layers and 1 ensemble" in first
-    assert "pool, the best on the tuning set" in second and GREEDY not in second
+    assert "at epoch 1 pool, the best on the tuning set, has F1 71.00 against 72.00" in second
+    assert third.endswith("the best member was picked on the tuning set, never on the reported data.")
 
 
-def test_other_tasks_need_no_thresholds_or_checkpoints(tmp_path):
-    found = [{"seed": 1, "member": "backbone", "accuracy": 0.5}, {"seed": 1, "member": "pool", "accuracy": 0.75}]
+def test_other_tasks_need_no_thresholds(tmp_path):
+    found = [with_ensemble({"member": "backbone", "accuracy": 0.5}), with_ensemble({"member": "pool", "accuracy": 0.75})]
     page = write(tmp_path, found, recipe=None)
     check_page(page)
-    assert "Pool, the highest, has accuracy 0.7500 against 0.5000 for the backbone (+0.2500)." in page
-    assert [path.name for path in sorted((tmp_path / "figures").iterdir())] == ["gain.png", "gain.svg"]
-    assert summary_sentences(summarise(found), metrics_of(summarise(found)))[0] == (
-        "The backbone was compared with 1 head on the states of all its layers."
-    )
+    assert "At epoch 1 pool, the highest, has accuracy 0.7500 against 0.5000 for the backbone (+0.2500)." in page
+    assert [path.name for path in sorted((tmp_path / "figures").iterdir())] == ["gain-1.png", "gain-1.svg"]
+    assert "The backbone was compared with 1 head on the states of all its layers after 1 epoch" in page
 
 
 @pytest.mark.parametrize(
@@ -202,8 +185,9 @@ def test_names_are_escaped_everywhere(tmp_path):
     analysis = {"members": {evil: member}, "agreement": agreement, "errors": [error], "seed": evil}
     known = {"checkpoint": 1.0, "member": evil, "threshold_from": "tune", "metric": "f1"}
     (tmp_path / "analysis.json").write_text(json.dumps(analysis), encoding="utf-8")
-    (tmp_path / "comparisons.json").write_text(json.dumps([known | {"difference": 1, "low": 0, "high": 2}]))
-    found = [row | {"variant": variant} for row in rows(head=evil) for variant in ("", evil)]
+    compared = {"comparisons": [known | {"difference": 1, "low": 0, "high": 2}]}
+    (tmp_path / "comparisons.json").write_text(json.dumps(compared))
+    found = [row | {"variant": variant} for row in rows(head=evil) for variant in ("plain", evil)]
     for place, metrics in ((tmp_path, rows(head=evil)), (tmp_path / "variants", found)):
         place.mkdir(exist_ok=True)
         page = write(place, metrics, facts=FACTS | {"note": evil})
@@ -219,7 +203,7 @@ def test_names_are_escaped_everywhere(tmp_path):
 
 def test_files_that_a_report_can_do_without(tmp_path):
     (tmp_path / "analysis.json").write_text('{"members": ', encoding="utf-8")
-    (tmp_path / "comparisons.json").write_text('{"no": "list"}', encoding="utf-8")
+    (tmp_path / "comparisons.json").write_text("[]", encoding="utf-8")
     page = write(tmp_path, rows())
     check_page(page)
     assert "analysis.json is left out" in page and "comparisons.json is left out" in page
@@ -243,7 +227,7 @@ def test_half_a_study_says_what_is_missing(tmp_path):
 def test_any_file_may_be_missing(tmp_path):
     page = write(tmp_path, None)
     check_page(page)
-    assert "no scores yet" in page and "No scores yet" in page and "torch 2.6" in page
+    assert "metrics.json has no scores yet" in page and "There are no scores yet." in page and "torch 2.6" in page
 
     (tmp_path / "bare").mkdir()
     page = write(tmp_path / "bare", rows(), recipe=None, facts=None)
@@ -267,18 +251,17 @@ def test_what_cannot_be_reported_is_one_line(tmp_path):
         ("study.json", "{", "study.json is left out"),
         ("study.json", '{"finished": "x", "peak": 3, "dropped": 4, "variants": 5}', "belongs there: peak, dropped, v"),
         ("metrics.json", '[{"member": "pool"', "metrics.json is left out"),
-        ("metrics.json", '{"member": "pool"}', "metrics.json is left out: it holds no list"),
-        ("metrics.json", "[3]", "metrics.json is left out where it does not hold what belongs there: [0]"),
+        ("metrics.json", '{"member": "pool"}', "metrics.json is left out"),
+        ("metrics.json", "[3]", "metrics.json is left out"),
         ("metrics.json", '[{"seed": []}]', "metrics.json has no scores: they are those of seed-N/scores-E.json"),
         ("recipe.toml", "data = 3\nseeds = 1\nfinetune = {epochs = 'x'}", "belongs there: data, seeds, finetune.e"),
         ("recipe.toml", "variants = [1]\nheads = [2]\npaper = 'x'", "belongs there: variants[0], heads[0], paper"),
-        ("comparisons.json", "[1, 2]", "comparisons.json is left out where"),
-        ("comparisons.json", '[{"member": 1, "seeds": {}, "checkpoint": "x"}]', "[0].member, [0].seeds, [0].check"),
+        ("comparisons.json", '{"comparisons": [1, 2]}', "comparisons.json is left out where"),
+        ("comparisons.json", '{"comparisons": [{"member": 1, "checkpoint": "x"}]}', "comparisons[0].member, comp"),
         ("analysis.json", '{"errors": ["a"]}', "analysis.json is left out"),
         ("analysis.json", '{"members": {"pool": {"reliability": [1]}}}', "analysis.json is left out"),
-        ("greedy.json", '{"ensembles": [3], "comparisons": {}}', "belongs there: ensembles[0], comparisons"),
-        ("greedy.json", '{"ensembles": [{"members": [{}], "test": [{"f1": 3}]}]}', "Somebody 2020"),
-        ("ensemble.json", '{"members": [{"member": "a", "checkpoint": "x"}]}', "ensemble.json is left out"),
+        ("greedy.json", '{"ensembles": [3], "comparisons": {}}', "greedy.json is left out"),
+        ("greedy.json", '{"ensembles": [{"members": [{}], "test": [{"f1": 3}]}]}', "greedy.json is left out"),
         ("ensemble.json", '{"members": [{"member": "a"}], "test": [3]}', "ensemble.json is left out"),
     ],
 )
@@ -299,16 +282,10 @@ def test_a_damaged_file_costs_no_more_than_itself(name, content, says, tmp_path)
 
 def test_the_greedy_ensemble_stands_in_the_main_table_over_all_seeds(tmp_path):
     found = rows(checkpoints=(1.0,))
-    mine = [
-        row | {"member": GREEDY, "role": "ensemble", "f1": row["f1"] + 3, "parts": "backbone + pool"}
-        for row in found
-        if row["role"] == "backbone"
-    ]
-    weights = [{"member": "backbone", "weight": 0.5}, {"member": "pool", "weight": 0.5}]
-    ensembles = [
-        {"how": "mean", "members": weights, "test": [row for row in mine if row["seed"] == seed]} for seed in (1, 2)
-    ]
-    ensembles.append({"how": "mean", "members": weights, "test": [mine[0] | {"seed": 3, "f1": 0.0}]})  # no such scores
+    base = [row for row in found if row["role"] == "backbone"]
+    mine = [with_ensemble(row | {"f1": row["f1"] + 3}, GREEDY) for row in base]
+    absent = with_ensemble(base[0] | {"seed": 3, "f1": 0.0}, GREEDY)  # of a seed without scores
+    ensembles = [{"test": [row]} for row in [*mine, absent]]
     about = {"checkpoint": 1.0, "member": GREEDY, "threshold_from": "tune", "metric": "f1", "seeds": [1, 2]}
     compared = [about | {"difference": 3.0, "low": 1.25, "high": 4.5}]
     (tmp_path / "greedy.json").write_text(json.dumps({"ensembles": ensembles, "comparisons": compared}))

@@ -1,126 +1,169 @@
-"""An analysis (analysis.json) for the terminal: who is right on what, who agrees with whom, and the first mistakes."""
+"""The analysis of a study (analysis.json): tables for page and terminal, and the sections of the page."""
 
+import re
 from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+from bertvision.evaluate.ensemble import BACKBONE
+from bertvision.report.figures import agreement_figure, layer_figure, reliability_figure
+from bertvision.report.grid import Cell, Column, Grid, grid_of, mark_best, numbers, words
+from bertvision.report.render import TEXTS, Album, Block, Picture, Section, notes, pictures
+from bertvision.report.rows import is_number
 
-SHOWN = 5  # mistakes; all are in the file
-WORDS = 60  # of a context
-NOTHING = "–"
-SHARES = {
-    "has_answer": ("HasAns", "answerable questions answered rightly"),
-    "no_answer": ("NoAns", 'unanswerable ones of which it says "no answer"'),
-    "wrong_predicted_empty": ("Empty", 'of its wrong HasAns answers, those that are "no answer"'),
-    "second_right": ("Next", "of all its wrong answers, those where the one it held next is right"),
-    "auroc": ("AUROC", "how well its score parts what happened from what did not"),
-    "calibration_error": ("ECE", "by how much its probabilities are off"),
-}
+Plain = Mapping[str, Any]
+# Key -> heading in the terminal, heading on the page, format, whether the highest is marked.
 NUMBERS = {
-    "accuracy": ("Accuracy", "labels that are right"),
-    "pearson": ("Pearson", "correlation"),
-    "spearman": ("Spearman", "correlation of the ranks"),
-    "absolute_error": ("Error", "mean distance from the right score"),
+    "has_answer": ("HasAns", "Right on answerable questions", ".1%", True),
+    "no_answer": ("NoAns", "Right on unanswerable questions", ".1%", True),
+    "wrong_predicted_empty": ("Empty", "“No answer”, of wrong answers to answerable questions", ".1%", False),
+    "second_right": ("Next", "Second-best right, of wrong answers", ".1%", False),
+    "accuracy": ("Accuracy", "Accuracy", ".2f", False),
+    "pearson": ("Pearson", "Pearson", ".2f", False),
+    "spearman": ("Spearman", "Spearman", ".2f", False),
+    "absolute_error": ("Error", "Mean absolute error", ".3f", False),
+    "bias": ("Bias", "Bias", "z.3f", False),
+    "only_right": ("Alone", "Questions that only this member gets right", "d", False),
+    "context_words": ("Words", "Mean words of context of these", ".1f", False),
+    "auroc": ("AUROC", "AUROC", ".3f", True),
+    "calibration_error": ("ECE", "Calibration error", ".3f", False),
 }
-ALONE = ("Alone", "questions that only it gets right, ensembles aside; in brackets, their words of context")
 GROUPS = {
     "by_question_word": "F1 by question word",
     "by_answer_length": "F1 by length of the answer",
     "by_context_length": "F1 by length of the context",
 }
+CURVES = 6  # reliability curves that can be distinguished in one figure
 
 
-def print_analysis(found: Mapping[str, Any], console: Console | None = None) -> None:
-    """Prints an analysis; what a task does not have is left out."""
-    console = console or Console(highlight=False)
-    members = found["members"]
-    console.print(f"Epoch {found['checkpoint']:g}, seed {found['seed']}, on the test set; shares in percent\n")
-    for part in _members(members):
-        console.print(part)
+def number_grid(members: Mapping[str, Plain], short: bool = False) -> Grid:
+    """Members down, their numbers across. short: headings for the terminal."""
+    columns: list[Column] = [("Member", words(members))]
+    for key, (brief, heading, form, marked) in NUMBERS.items():
+        cells = numbers((_number(one, key) for one in members.values()), form)
+        columns.append((brief if short else heading, mark_best(cells) if marked else cells))
+    return grid_of(*columns)
+
+
+def group_grids(members: Mapping[str, Plain]) -> dict[str, Grid]:
+    """Title -> grid, for each way to group questions: members down, groups across."""
+    grids = {}
     for key, title in GROUPS.items():
-        if any(key in member for member in members.values()):
-            console.print(title)
-            console.print(_groups(members, key))
-    if len(found["agreement"]["members"]) > 1:
-        console.print("Agreement")
-        console.print(_agreement(found["agreement"]))
-    for name, member in members.items():
-        if member.get("layer_weights"):
-            shares = "  ".join(f"{weight:.0%}" for weight in member["layer_weights"])
-            console.print(Text(f"Layers of {name}, from the embeddings up: {shares}"))
-    _mistakes(found["errors"], console)
+        groups: dict[str, dict[str, Plain]] = {}  # group -> member -> its numbers
+        for name, one in members.items():
+            for entry in one.get(key) or []:
+                groups.setdefault(str(entry.get("group")), {})[name] = entry
+        columns: list[Column] = [("Member", words(members))]
+        for group, found in groups.items():
+            count = next(iter(found.values())).get("questions")
+            cells = numbers((found.get(name, {}).get("f1") for name in members), ".1f")
+            columns.append((group if count is None else f"{group} ({count:,})", mark_best(cells)))
+        if groups:
+            grids[title] = grid_of(*columns)
+    return grids
 
 
-def _members(members: Mapping[str, Mapping[str, Any]]) -> list[Table | Text]:
-    known = {key for member in members.values() for key in member}
-    numbers = {key: words for key, words in NUMBERS.items() if key in known}
-    shares = {key: words for key, words in SHARES.items() if key in known}
-    columns = [*numbers.values(), *shares.values(), *([ALONE] if "only_right" in known else [])]
-    table = _table("", *(heading for heading, _ in columns))
-    for name, member in members.items():
-        cells = [_number(member.get(key)) for key in numbers] + [_share(member.get(key)) for key in shares]
-        if alone := member.get("only_right"):
-            length = f" ({alone['context_words']:.0f})" if alone["questions"] else ""
-            cells.append(f"{alone['questions']}{length}")
-        table.add_row(Text(name), *cells)
-    return [table, Text("".join(f"{heading}: {meaning}\n" for heading, meaning in columns))]
+def analysis_sections(found: Plain, album: Album) -> list[Section]:
+    """Layer weights of heads, and the analyses."""
+    members = {str(name): one for name, one in (found.get("members") or {}).items() if isinstance(one, Mapping)}
+    where = [f"epoch {found['checkpoint']:g}"] if is_number(found.get("checkpoint")) else []
+    where += [f"seed {found['seed']}"] if "seed" in found else []
+    of = f"Of {', '.join(where)}." if where else ""
+    sections = []
+    if weights := {name: one["layer_weights"] for name, one in members.items() if one.get("layer_weights")}:
+        picture = album.draw("layers", "Weight of each layer in a head's input", layer_figure(weights))
+        note = notes(f"{of} Layer 0 is the output of the embeddings.".strip())
+        sections.append(Section("Layer weights of the heads", [*pictures(picture), *note]))
+    grids = {"Right and wrong": number_grid(members)} | (grouped := group_grids(members))
+    blocks = []
+    for title, grid in grids.items():
+        if len(grid.heading) > 1:
+            blocks += [Block("heading", title), Block("table", grid, title)]
+    blocks += [*(notes(TEXTS["groups"]) if grouped else []), *_confusion(members)]
+    blocks += pictures(*_pictures(found, members, album))
+    blocks += _errors(found.get("errors") or [], spans=any("has_answer" in one for one in members.values()))
+    return [*sections, Section("Analysis", [*(notes(of) if of else []), *blocks])] if blocks else sections
 
 
-def _groups(members: Mapping[str, Mapping[str, Any]], key: str) -> Table:
-    """Members down, groups across, each with its number of questions."""
-    rows = {name: {row["group"]: row for row in member.get(key, ())} for name, member in members.items()}
-    groups = {group: row["questions"] for found in rows.values() for group, row in found.items()}
-    table = _table("", *(f"{group.removesuffix(' words')}\n{count}" for group, count in groups.items()))
-    for name, found in rows.items():
-        table.add_row(Text(name), *(_number(found.get(group, {}).get("f1"), 1) for group in groups))
-    return table
+def marked_passage(context: str, gold: Sequence[str], wrong: Sequence[str]) -> list[tuple[str, str]]:
+    """The context in pieces (text, mark); the mark is "right" or "wrong" where a whole gold or wrong answer occurs.
+
+    Where the two overlap, "right" wins.
+    """
+    kinds = [""] * len(context)  # of each letter
+    for kind, answers in (("wrong", wrong), ("right", gold)):
+        for answer in filter(None, answers):
+            for match in re.finditer(rf"(?<!\w){re.escape(answer)}(?!\w)", context):
+                kinds[match.start() : match.end()] = [kind] * len(answer)
+    runs = groupby(zip(context, kinds), key=itemgetter(1))
+    return [("".join(letter for letter, _ in run), kind) for kind, run in runs]
 
 
-def _agreement(found: Mapping[str, Any]) -> Table:
-    """Members are numbered, so that many fit."""
-    table = _table("", *(str(number + 1) for number in range(len(found["members"]))))
-    for number, (name, row) in enumerate(zip(found["members"], found["matrix"])):
-        table.add_row(Text(f"{number + 1} {name}"), *(f"{share:.0%}" for share in row))
-    return table
+def _number(member: Plain, key: str) -> Any:
+    alone = member.get("only_right") or {}
+    return {"only_right": alone.get("questions"), "context_words": alone.get("context_words")}.get(key, member.get(key))
 
 
-def _mistakes(errors: Sequence[Mapping[str, Any]], console: Console) -> None:
-    if errors:
-        console.print(f"\nMistakes, {min(SHOWN, len(errors))} of {len(errors)} in analysis.json\n")
-    for error in errors[:SHOWN]:
-        console.print(Text(error["question"], "bold"))
-        answers = "; ".join(f"{name}: {text or 'no answer'}" for name, text in error["answers"].items())
-        for line in (
-            _short(error["context"]),
-            f"right: {' / '.join(error['gold']) or 'no answer'}",
-            answers,
-            error["why"],
-        ):
-            if line:
-                console.print(Padding(Text(line), (0, 0, 0, 2)))
-        console.print()
+def _confusion(members: Mapping[str, Plain]) -> list[Block]:
+    """Predicted against right labels, for tasks with classes: {"labels", "matrix"}, right ones down."""
+    blocks = []
+    for name, one in members.items():
+        found = one.get("confusion") or {}
+        if found.get("matrix"):
+            labels = [str(label) for label in found.get("labels") or range(len(found["matrix"]))]
+            columns = [
+                (f"predicted {label}", numbers((line[number] for line in found["matrix"]), ",d"))
+                for number, label in enumerate(labels)
+            ]
+            title, grid = f"Confusion matrix of {name}", grid_of(("Right label", words(labels)), *columns)
+            blocks.append(Block("fold", [Block("table", grid, title)], title))
+    return blocks
 
 
-def _table(*headings: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for number, heading in enumerate(headings):
-        table.add_column(Text(heading), justify="right" if number else "left", no_wrap=number > 0)
-    return table
+def _pictures(found: Plain, members: Mapping[str, Plain], album: Album) -> list[Picture]:
+    drawn = []
+    if curved := [name for name, one in members.items() if one.get("reliability")]:
+        names, which = _curves(curved, members)
+        null = any("no_answer" in one for one in members.values())
+        what = "of “no answer” against the share of unanswerable questions" if null else "against the share of hits"
+        caption = f"Reliability: predicted probability {what}{which}"
+        aurocs = {name: members[name].get("auroc") for name in names}
+        labels = [f"{name} (AUROC {value:.3f})" if is_number(value) else name for name, value in aurocs.items()]
+        curves = {label: members[name]["reliability"] for label, name in zip(labels, names)}
+        drawn.append(album.draw("reliability", caption, reliability_figure(curves)))
+    agreement = found.get("agreement") or {}
+    if agreement.get("members") and agreement.get("matrix"):
+        figure = agreement_figure([str(name) for name in agreement["members"]], agreement["matrix"])
+        scored = any("pearson" in one for one in members.values())
+        caption = "Correlation of two members' scores" if scored else "Share of questions with the same answer"
+        drawn.append(album.draw("agreement", caption, figure))
+    return drawn
 
 
-def _short(text: str) -> str:
-    words = text.split()
-    return " ".join(words[:WORDS]) + (" …" if len(words) > WORDS else "")
+def _curves(names: Sequence[str], members: Mapping[str, Plain]) -> tuple[list[str], str]:
+    """The members whose curves are drawn, always with the backbone, and words on which they are if not all."""
+    if len(names) <= CURVES:
+        return list(names), ""
+    known = all(is_number(members[name].get("auroc")) for name in names)
+    others = sorted(names, key=lambda name: (name != BACKBONE, -members[name]["auroc"] if known else 0))
+    which = f", {'the backbone and ' if BACKBONE in names else ''}those with the highest AUROC" if known else ""
+    return [name for name in names if name in others[:CURVES]], f". {CURVES} of {len(names)} members{which}"
 
 
-def _share(value: float | None) -> str:
-    """A share as a percentage, without its sign: most of the table is made of them."""
-    return NOTHING if value is None else f"{100 * value:.1f}"
-
-
-def _number(value: float | None, digits: int = 2) -> str:
-    return NOTHING if value is None else f"{value:.{digits}f}"
+def _errors(errors: Sequence[Plain], spans: bool) -> list[Block]:
+    """Examples of errors, each in a fold. spans: answers are marked where they occur in the context."""
+    folds = []
+    for error in errors:
+        gold = [str(text) for text in error.get("gold") or [] if text]
+        answers = {str(name): str(text or "") for name, text in (error.get("answers") or {}).items()}
+        right = f"Right: {' / '.join(dict.fromkeys(gold)) or 'no answer'}"
+        blocks = notes(f"{error['why']}. {right}" if error.get("why") else right)
+        if context := str(error.get("context") or ""):
+            wrong = [text for text in answers.values() if text not in gold]
+            blocks.append(Block("passage", marked_passage(context, gold, wrong) if spans else [(context, "")]))
+        if answers:
+            said = [Cell(text or "no answer") for text in answers.values()]
+            blocks.append(Block("table", grid_of(("Member", words(answers)), ("Answer", said)), "Answers"))
+        folds.append(Block("fold", blocks, str(error.get("question") or error.get("id") or "?")))
+    return [Block("heading", "Examples of errors"), *(notes(TEXTS["errors"]) if spans else []), *folds] if folds else []

@@ -1,128 +1,91 @@
-"""One page per study: report.html, complete in itself, and report.md beside it, from the study's plain files."""
+"""The report of a study: report.html, report.md and figures/, from the files of its run."""
 
-import html
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bertvision.files import replacing, write_text
-from bertvision.report.compose import compose
-from bertvision.report.document import (
-    Badge,
-    Block,
-    Code,
-    Facts,
-    Fold,
-    Heading,
-    Note,
-    Passage,
-    Picture,
-    Pictures,
-    Report,
-    Section,
-    Table,
+from bertvision.report.findings import analysis_sections
+from bertvision.report.render import TEXTS, Album, Badge, Block, Report, Section, notes, write_files
+from bertvision.report.rows import main_rows, metrics_of
+from bertvision.report.runs import Study, read_study
+from bertvision.report.sections import (
+    cost_blocks,
+    data_line,
+    ensemble_blocks,
+    fact_blocks,
+    gain_blocks,
+    greedy_blocks,
+    published_blocks,
+    reproduce_blocks,
+    score_blocks,
 )
-from bertvision.report.ink import INK
-from bertvision.report.markdown import markdown_page
-from bertvision.report.reading import Study, read_study
-from bertvision.report.style import CSS, SCRIPT
-from bertvision.report.summary import Metric
-from bertvision.report.tables import html_table
-
-escape = html.escape
+from bertvision.report.sentences import summary_sentences
+from bertvision.report.variants import apart, joint_sections, outcome_sentences, outcomes_of
 
 
-def write_report(directory: Path, metrics: Sequence[Metric] = ()) -> Path:
-    """Reads a study's directory, finished or not; writes figures/*.svg and *.png, report.md and report.html there.
-
-    metrics: the scores to show; by default those the rows have. Returns the path of report.html.
-    """
-    return write_pages(read_study(directory), directory, metrics)
+def write_report(directory: Path) -> Path:
+    """Reads a run, finished or not, and writes its report there; the path of report.html."""
+    return write_pages(read_study(directory), directory)
 
 
-def write_pages(study: Study, directory: Path, metrics: Sequence[Metric] = ()) -> Path:
-    """The files of a report on `study` into `directory`; returns the path of report.html."""
-    report = compose(study, metrics)
-    for picture in report.pictures():
-        write_text(directory / "figures" / f"{picture.name}.svg", picture.svg)
-        with replacing(directory / "figures" / f"{picture.name}.png") as scratch:
-            scratch.write_bytes(picture.png)
-    write_text(directory / "report.md", markdown_page(report))
-    write_text(directory / "report.html", html_page(report))
-    return directory / "report.html"
+def write_pages(study: Study, directory: Path) -> Path:
+    """Writes the report of a study into a directory; the path of report.html."""
+    return write_files(compose(study), directory)
 
 
-def html_page(report: Report) -> str:
-    """The whole page in one text; nothing is loaded from anywhere."""
-    title = escape(report.title)
-    sections = "\n".join(_section(number, section) for number, section in enumerate(report.sections, 1))
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<style>{CSS}</style>\n</head>\n<body>\n{_header(report)}\n<main>\n{sections}\n</main>\n"
-        f"<script>{SCRIPT}</script>\n</body>\n</html>\n"
-    )
+def compose(study: Study) -> Report:
+    """The report of a study."""
+    album, lost = Album(), list[str]()  # lost: sentences on files that do not hold what belongs there
+    if study.variants:
+        sentences, sections = outcome_sentences(outcomes_of(study)), joint_sections(study, album)
+        for name, one in study.variants.items():
+            first, *more = _single(one, album.with_prefix(name), lost, name) or [Section("", notes("No scores yet."))]
+            folds = [Block("fold", section.blocks, section.title) for section in more]
+            sections.append(Section(name, [*first.blocks, *folds]))
+        rows = [row for one in study.variants.values() for row in one.rows]
+        rest = published_blocks(metrics_of(rows), (), apart(study))
+    else:
+        sentences, sections = summary_sentences(study.rows, study.recipe), _single(study, album, lost)
+        rest = published_blocks(metrics_of(study.rows), study.rows, study.paper)
+    sections += _sections({"Published results without a counterpart here": rest})
+    again, facts = _with_variants(study, reproduce_blocks), _with_variants(study, fact_blocks)
+    sections += _sections({"Reproduce": again, "Data, versions, machine": facts})
+    return Report(study.title, _badges(study, lost), sentences, sections)
 
 
-def inline_svg(picture: Picture) -> str:
-    """An SVG file as part of the page: its ids are its own, it fills the width, and its ink is the page's."""
-    text = picture.svg[picture.svg.index("<svg") :].strip()
-    opening, rest = text.split(">", 1)
-    box = re.search(r'viewBox="[^"]*"', opening)
-    rest = rest.replace(INK, "currentColor").replace("*{stroke", "figure svg *{stroke")
-    rest = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{picture.name}-", rest)
-    return f'<svg {box.group() if box else ""} role="img" aria-label="{escape(picture.caption)}">{rest}'
+def _single(study: Study, album: Album, lost: list[str], variant: str = "") -> list[Section]:
+    """The sections of one study, the scores first. lost: takes a sentence if the analysis cannot be shown."""
+    if not (scores := score_blocks(study, album)):
+        return []
+    blocks = {
+        "Scores": scores,
+        "Gains over the backbone, by source": gain_blocks(study, album),
+        "Costs": cost_blocks(main_rows(study.rows), study, album),
+        "The greedy ensemble": greedy_blocks(study),
+        "The ensemble in ensemble.json": ensemble_blocks(study),
+    }
+    sections = _sections(blocks)
+    if not study.contents.analysis:
+        return [*sections, *([] if variant else [Section("Analysis", notes(TEXTS["no_analysis"]))])]
+    try:
+        return [*sections, *analysis_sections(study.contents.analysis, album)]
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        place = f"{variant}: analysis.json" if variant else "analysis.json"
+        lost.append(f"{place} is left out: it is not as this program writes it ({reason}).")
+        return sections
 
 
-def _header(report: Report) -> str:
-    badges = "".join(map(_badge, report.badges))
-    sentences = "\n".join(f'<p class="lead">{escape(sentence)}</p>' for sentence in report.sentences)
-    links = enumerate(report.sections, 1)
-    contents = "".join(f'<li><a href="#section-{n}">{escape(section.title)}</a></li>' for n, section in links)
-    nav = f'<nav aria-label="Contents"><ul>{contents}</ul></nav>' if len(report.sections) > 1 else ""
-    return f"<header>\n<h1>{escape(report.title)}</h1>\n{badges}{sentences}\n{nav}\n</header>"
+def _sections(blocks: dict[str, list[Block]]) -> list[Section]:
+    return [Section(title, found) for title, found in blocks.items() if found]
 
 
-def _badge(badge: Badge) -> str:
-    items = "".join(f"<li>{escape(line)}</li>" for line in badge.lines)
-    text = f" {escape(badge.text)}" if badge.text else ""
-    more = f"<ul>{items}</ul>" if items else ""
-    return f'<div class="badge" role="note"><strong>{escape(badge.sentence)}</strong>{text}{more}</div>\n'
+def _with_variants(study: Study, build: Callable[[Study], list[Block]]) -> list[Block]:
+    """The blocks of a study, then those of its variants in folds."""
+    folds = {name: build(one) for name, one in study.variants.items()}
+    return [*build(study), *(Block("fold", blocks, name) for name, blocks in folds.items() if blocks)]
 
 
-def _section(number: int, section: Section) -> str:
-    return f'<section id="section-{number}">\n<h2>{escape(section.title)}</h2>\n{_blocks(section.blocks)}\n</section>'
-
-
-def _blocks(blocks: Iterable[Block]) -> str:
-    return "\n".join(map(_block, blocks))
-
-
-def _block(block: Block) -> str:
-    match block:
-        case Note(text):
-            return f'<p class="note">{escape(text)}</p>'
-        case Heading(text):
-            return f"<h3>{escape(text)}</h3>"
-        case Table(label, grid):
-            return html_table(grid, label)
-        case Pictures(pictures):
-            figures = "\n".join(map(_figure, pictures))
-            return f'<div class="figures">\n{figures}\n</div>'
-        case Code(text):
-            return f"<pre>{escape(text)}</pre>"
-        case Facts(lines):
-            items = "\n".join(f"<dt>{escape(label)}</dt><dd>{escape(text)}</dd>" for label, text in lines)
-            return f"<dl>\n{items}\n</dl>"
-        case Passage(pieces):
-            return f"<blockquote>{''.join(_piece(text, kind) for text, kind in pieces)}</blockquote>"
-        case Fold(label, inner):
-            return f"<details><summary>{escape(label)}</summary>\n{_blocks(inner)}\n</details>"
-
-
-def _figure(picture: Picture) -> str:
-    return f"<figure><figcaption>{escape(picture.caption)}</figcaption>\n{inline_svg(picture)}</figure>"
-
-
-def _piece(text: str, kind: str) -> str:
-    return f'<mark class="{kind}">{escape(text)}</mark>' if kind else escape(text)
+def _badges(study: Study, lost: Sequence[str]) -> list[Badge]:
+    badges = [Badge(TEXTS["synthetic"], data_line(study))] if study.synthetic() else []
+    missing = [*study.missing, *lost]
+    return [*badges, *([Badge(TEXTS["incomplete"], lines=missing)] if missing else [])]

@@ -1,37 +1,163 @@
-"""Runs that are reported together."""
+"""Directories of runs -> studies to report, with sentences on what is missing."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from bertvision.report.paper import for_variant
-from bertvision.report.reading import Study, read_study
+from bertvision.errors import UserError
+from bertvision.evaluate.score import Score
+from bertvision.recipe import reached
+from bertvision.report.published import Entry, for_run, for_variant, of_another_run
+from bertvision.report.rows import Row, summarise, with_intervals
+from bertvision.train.contents import Contents
+from bertvision.train.run_dir import RunDir
+
+
+@dataclass(frozen=True)
+class Study:
+    """A run, finished or not, or several runs as the variants of one study.
+
+    rows: the summary of its scores, with intervals. paper: published results, as `for_run` gives them. missing: one
+    sentence for each thing that is not there. variants: the studies within this one; then it has no rows of its own.
+    """
+
+    title: str
+    contents: Contents
+    rows: Sequence[Row] = ()
+    paper: Sequence[Entry] = ()
+    missing: Sequence[str] = ()
+    variants: Mapping[str, "Study"] = field(default_factory=dict)
+
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        return self.contents.recipe
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        return self.contents.facts
+
+    @property
+    def scores(self) -> list[Score]:
+        """All score rows, with the names of variants."""
+        if not self.variants:
+            return self.contents.scores
+        return [replace(score, variant=name) for name, one in self.variants.items() for score in one.scores]
+
+    def synthetic(self) -> bool:
+        """Whether any of the data was made by a program, as study.json says or the recipe asks for."""
+        labels = self.facts.get("data") or {}
+        return (
+            bool(self.facts.get("synthetic"))
+            or any(str(source).startswith("sample:") for source in self.recipe.get("data", {}).values())
+            or any(map(_says_synthetic, labels.values() if isinstance(labels, Mapping) else [labels]))
+            or any(variant.synthetic() for variant in self.variants.values())
+        )
+
+    def source(self, split: str) -> str:
+        """Where a set came from, as study.json says, else as the recipe asks for."""
+        labels = self.facts.get("data")
+        label = labels.get(split) if isinstance(labels, Mapping) else None
+        known = label.get("source") if isinstance(label, Mapping) else label
+        return str(known or self.recipe.get("data", {}).get(split) or "")
+
+
+def read_study(directory: Path) -> Study:
+    """The study of a run's directory."""
+    contents = RunDir(directory).contents()
+    if not contents.is_run:
+        why = "it holds none of metrics.json, recipe.toml, study.json" if directory.is_dir() else "no such directory"
+        raise UserError(f"{directory}: not the directory of a run: {why}; name one that `bertvision study` has made")
+    return study_of(contents, str(contents.recipe.get("title") or directory.resolve().name))
 
 
 def read_runs(directories: Sequence[Path]) -> Study:
     """One run as it is; several as the variants of one study, by the names of their directories.
 
-    The variants of a run among several go by its name and theirs.
+    The variants of a run among several are called by its name and theirs.
     """
     directories = [one for n, one in enumerate(directories) if one.resolve() not in map(Path.resolve, directories[:n])]
     if len(directories) == 1:
         return read_study(directories[0])
-    variants: dict[str, Study] = {}
-    missing: list[str] = []
-    names = run_names(directories)
+    names, missing, variants = run_names(directories), [], {}
     for name, directory in zip(names, directories):
         study = read_study(directory)
         missing += [f"{name}: {sentence}" for sentence in study.missing]
         variants |= {f"{name}, {inner}": one for inner, one in study.variants.items()}
         if not study.variants:
             variants[name] = replace(study, paper=for_variant(study.paper, name, study.recipe))
-    scores = [{**row, "variant": name} for name, one in variants.items() for row in one.scores]
-    return Study(title=f"Compared: {', '.join(names)}", scores=scores, missing=missing, variants=variants)
+    return Study(f"Compared: {', '.join(names)}", Contents(Path()), missing=missing, variants=variants)
 
 
 def run_names(directories: Sequence[Path]) -> list[str]:
-    """The last parts of the paths, as few as tell them apart."""
+    """The last parts of the paths, as few as make them differ."""
     parts = [directory.resolve().parts for directory in directories]
-    lengths = range(1, max(map(len, parts)) + 1)
-    ways = (["/".join(part[-length:]) for part in parts] for length in lengths)
+    ways = (["/".join(part[-length:]) for part in parts] for length in range(1, max(map(len, parts)) + 1))
     return next(names for names in ways if len(set(names)) == len(names))
+
+
+def study_of(contents: Contents, title: str) -> Study:
+    """The study of a run's contents."""
+    recipe, missing = contents.recipe, list(contents.problems)
+    if contents.facts and not contents.facts.get("finished"):
+        missing.append("The study has not finished.")
+    paper = [*recipe.get("paper", []), *contents.facts.get("paper", [])]
+    if not contents.variants:
+        rows = with_intervals(summarise(contents.scores), contents.comparisons)
+        missing += unscored(rows, recipe, contents.facts.get("dropped", []))
+        return Study(title, contents, rows, for_run(paper, recipe), missing)
+    variants, claimed = {}, []
+    for name, one in contents.variants.items():
+        rows = with_intervals(summarise(one.scores), one.comparisons)
+        variants[name] = Study(name, one, rows, for_variant(paper, name, one.recipe))
+        claimed += variants[name].paper
+        if rows:
+            wanting = [*one.problems, *unscored(rows, one.recipe, one.facts.get("dropped", []))]
+            missing += [f"{name}: {sentence}" for sentence in wanting]
+    if absent := [name for name, variant in variants.items() if not variant.rows]:
+        missing.append(f"Not scored yet: {_counted('variant', absent)}.")
+    left = [of_another_run(entry) for entry in paper if entry not in claimed]
+    return Study(title, contents, paper=left, missing=missing, variants=variants)
+
+
+def unscored(rows: Sequence[Row], recipe: Mapping[str, Any], dropped: Sequence[Mapping[str, Any]] = ()) -> list[str]:
+    """Sentences on the seeds, checkpoints and heads that a recipe asks for and the rows do not have.
+
+    dropped: heads whose training broke off, {"seed", "checkpoint", "member", "why"}.
+    """
+    if not rows:
+        return ["metrics.json has no scores yet: no member has been evaluated."]
+    seeds = sorted({seed for row in rows for seed in row.seeds})
+    absent = [seed for seed in recipe.get("seeds", []) if seed not in seeds]
+    result = [f"Not scored yet: {_counted('seed', absent)} of {len(recipe['seeds'])}."] if absent else []
+    tuning = recipe.get("finetune", {})
+    wanted = reached(tuning["epochs"], tuning.get("checkpoints", [])) if "epochs" in tuning else []
+    heads = len(recipe.get("heads", [])) * len(recipe.get("bank", {}).get("fractions") or [1])
+    for seed in seeds:
+        mine = [row for row in rows if seed in row.seeds]
+        epochs = dict.fromkeys(row.epoch for row in mine)
+        if missed := [f"{epoch:g}" for epoch in wanted if epoch not in epochs]:
+            result.append(f"Not scored yet: {_counted('checkpoint', missed)} of seed {seed}.")
+        for epoch in epochs:
+            lost = [one for one in dropped if (one.get("seed"), one.get("checkpoint")) == (seed, epoch)]
+            here = [row for row in mine if row.epoch == epoch]
+            result += _unscored_heads(here, heads, lost, f"checkpoint {epoch:g} of seed {seed}")
+    return result
+
+
+def _unscored_heads(rows: Sequence[Row], asked: int, lost: Sequence[Mapping[str, Any]], where: str) -> Iterator[str]:
+    for one in lost:
+        yield f"Dropped at {where}: {one.get('member')} ({one.get('why')})."
+    whole = {row.name for row in rows if row.role == "head" and row.ensemble.members[0].head_epochs is None}
+    found = whole | {str(one.get("member")) for one in lost}
+    if (left := asked - len(found)) > 0:
+        yield f"Not scored yet: {left} of {asked} heads at {where}."
+
+
+def _counted(noun: str, names: Sequence[Any]) -> str:
+    """`seed 2`, or `seeds 2, 3`."""
+    return f"{noun}{'s' if len(names) > 1 else ''} {', '.join(map(str, names))}"
+
+
+def _says_synthetic(label: Any) -> bool:
+    return bool(label.get("synthetic")) if isinstance(label, Mapping) else "synthetic" in str(label).lower()

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bertvision.report.console import console_table
-from bertvision.report.joint import same_test
-from bertvision.report.outcomes import outcome_grid, outcome_sentences, outcomes
+from bertvision.evaluate.ensemble import BEST
 from bertvision.report.page import write_pages, write_report
-from bertvision.report.reading import Study, read_study
-from bertvision.report.runs import read_runs, run_names
-from bertvision.report.summary import summarise
+from bertvision.report.runs import read_runs, read_study, run_names
+from bertvision.report.terminal import console_table
+from bertvision.report.variants import outcome_grid, outcome_sentences, outcomes
+from report.rows import scored, summarised, with_ensemble
 from report.test_page import check_page
 
 RECIPE = """
@@ -42,21 +41,18 @@ data = {test = "glue:RTE/dev"}
 name = "../RTE"
 data = {test = "glue:RTE/dev"}
 """
-SCORES = {"backbone": (50.0, 50.0), "pool": (52.0, 55.0), "conv": (58.0, 51.0), "backbone + best head": (57.0, 56.0)}
+SCORES = {"backbone": (50.0, 50.0), "pool": (52.0, 55.0), "conv": (58.0, 51.0), BEST: (57.0, 56.0)}
 
 
 def rows(variant, metric, shift=0.0, seeds=(1, 2)):
     return [
-        {"seed": s, "checkpoint": 1.0, "member": m, "role": role(m), "threshold_from": "", "variant": variant}
-        | {metric: test + shift + s, f"tune_{metric}": tune + shift, "accuracy": 90.0 + s, "parameters": 7}
-        | ({metric: test + shift + s} if metric == "accuracy" else {})
+        with_ensemble(
+            {"seed": s, "checkpoint": 1.0, "member": m, "variant": variant, "accuracy": 90.0 + s, "parameters": 7}
+            | {metric: test + shift + s, f"tune_{metric}": tune + shift}
+        )
         for s in seeds
         for m, (test, tune) in SCORES.items()
     ]
-
-
-def role(member):
-    return "backbone" if member == "backbone" else "ensemble" if "+" in member else "head"
 
 
 def interval(variant, metric, low, high):
@@ -71,7 +67,7 @@ def glue(tmp_path) -> Path:
     directory.mkdir()
     scores = rows("CoLA", "matthews") + rows("RTE", "accuracy", 10)
     known = [interval("CoLA", "matthews", 0.5, 3.5), interval("RTE", "accuracy", -1.0, 5.0)]
-    for name, content in (("metrics", scores), ("comparisons", known), ("study", {"finished": "x"})):
+    for name, content in (("metrics", scores), ("comparisons", {"comparisons": known}), ("study", {"finished": "x"})):
         (directory / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
     (directory / "recipe.toml").write_text(RECIPE, encoding="utf-8")
     return directory
@@ -79,9 +75,9 @@ def glue(tmp_path) -> Path:
 
 def test_one_line_per_variant_with_heads_chosen_on_tune():
     paper = [{"checkpoint": 1, "member": "best head", "matthews": 60.0}]
-    found = outcomes(summarise(rows("CoLA", "matthews") + rows("RTE", "accuracy", 10)), {"CoLA": paper})
+    found = outcomes(summarised(rows("CoLA", "matthews") + rows("RTE", "accuracy", 10)), {"CoLA": paper})
     assert [one.metric.key for one in found] == ["matthews", "accuracy"]  # by which members were chosen
-    assert {one.rows["head"].member for one in found} == {"pool"}  # conv is higher on test
+    assert {one.rows["head"].name for one in found} == {"pool"}  # conv is higher on test
     grid = outcome_grid(found)
     assert [cell.text for cell in grid.lines[0]] == [
         *("CoLA", "Matthews", "1", "51.50 ± 0.71", "53.50 ± 0.71", "60.00", "+2.00 ± 0.00", "58.50 ± 0.71", "pool")
@@ -92,19 +88,19 @@ def test_one_line_per_variant_with_heads_chosen_on_tune():
 
 def test_another_metric_of_the_paper_is_named():
     paper = [{"checkpoint": 1, "member": "backbone", "accuracy": 82.0}]
-    grid = outcome_grid(outcomes(summarise(rows("CoLA", "matthews")), {"CoLA": paper}))
+    grid = outcome_grid(outcomes(summarised(rows("CoLA", "matthews")), {"CoLA": paper}))
     assert grid.lines[0][grid.heading.index("Backbone, paper")].text == "82.00 accuracy"
 
 
 def test_page_of_variants(glue):
     page = write_report(glue).read_text(encoding="utf-8")
     check_page(page)
-    assert "2 variants stand side by side: CoLA and RTE." in page
+    assert "2 variants were compared: CoLA and RTE." in page
     assert "Of 2, the best head is clearly above the backbone in 1 (CoLA); in 1 it does not differ clearly." in page
-    assert "the best heads are picked on the tuning set" in page
+    assert "the best heads were picked on the tuning set" in page
     assert "Not scored yet: variant ../RTE." in page
     text = (glue / "report.md").read_text(encoding="utf-8")
-    joint, cola, rte = (text.split(f"\n## {name}\n")[1].split("\n## ")[0] for name in ("Side by side", "CoLA", "RTE"))
+    joint, cola, rte = (text.split(f"\n## {name}\n")[1].split("\n## ")[0] for name in ("All variants", "CoLA", "RTE"))
     line = (
         "| CoLA | Matthews | 1 | 51.50 ± 0.71 | 53.40 | 53.50 ± 0.71 | 60.00 | +2.00 ± 0.00 | **+0.50 to +3.50** "
         "| **58.50 ± 0.71** | pool |"
@@ -136,20 +132,22 @@ def test_a_variant_under_way_is_reported_from_its_own_directory(glue):
     own = [{k: v for k, v in row.items() if k != "variant"} for row in rows("RTE", "accuracy", 10, seeds=[1])]
     (glue / "RTE" / "metrics.json").write_text(json.dumps(own), encoding="utf-8")
     known = {**interval("RTE", "accuracy", 0.5, 3.5), "seeds": [1], "variant": ""}
-    (glue / "RTE" / "comparisons.json").write_text(json.dumps([known]), encoding="utf-8")
+    (glue / "RTE" / "comparisons.json").write_text(json.dumps({"comparisons": [known]}), encoding="utf-8")
     page = write_report(glue).read_text(encoding="utf-8")
     check_page(page)
-    assert "1 variant has scores: RTE." in page and "No scores yet: nothing" not in page
+    assert "1 variant has scores: RTE." in page and "There are no scores yet" not in page
     assert "Of 1, the best head is clearly above the backbone in 1 (RTE)" in page
     assert "RTE: Not scored yet: seed 2 of 2." in page and "Not scored yet: variants CoLA, ../RTE." in page
-    assert {row["variant"] for row in read_study(glue).scores} == {"RTE"}
+    assert {score.variant for score in read_study(glue).scores} == {"RTE"}
 
 
 def write_run(directory: Path, test: str, shift: float, epochs=(0.5, 1.0)) -> Path:
     directory.mkdir(parents=True)
     scores = [
-        {"seed": 1, "checkpoint": e, "member": m, "role": role(m), "threshold_from": "tune", "exact": f1, "f1": f1 + e}
-        | {"parameters": 10 * n + 10, "tune_f1": tune, "train_seconds": 5.0 + n}
+        with_ensemble(
+            {"seed": 1, "checkpoint": e, "member": m, "threshold_from": "tune", "exact": f1, "f1": f1 + e}
+            | {"parameters": 10 * n + 10, "tune_f1": tune, "train_seconds": 5.0 + n}
+        )
         for e in epochs
         for n, (m, (f1, tune)) in enumerate((m, (test + shift, tune)) for m, (test, tune) in SCORES.items())
     ]
@@ -162,26 +160,26 @@ def write_run(directory: Path, test: str, shift: float, epochs=(0.5, 1.0)) -> Pa
 
 def test_several_runs_on_one_page(tmp_path):
     runs = [write_run(tmp_path / "a" / "base", "dev.json", 0), write_run(tmp_path / "b" / "base", "dev.json", 5)]
-    both = {"how": "mean", "chosen": "given", "members": [{"member": "pool", "checkpoint": 1, "seed": 1, "weight": 1}]}
+    one = with_ensemble({"member": "pool", "f1": 3.0, "exact": 2.0})
+    both = {"test": [one | {"ensemble": one["ensemble"] | {"chosen": "given"}}]}
     (runs[1] / "ensemble.json").write_text(json.dumps(both), encoding="utf-8")
     study = read_runs(runs)
     page = write_pages(study, tmp_path / "out").read_text(encoding="utf-8")
     check_page(page)
     assert "<h1>Compared: a/base, b/base</h1>" in page
-    assert {row["variant"] for row in study.scores} == {"a/base", "b/base"}
+    assert {score.variant for score in study.scores} == {"a/base", "b/base"}
     text = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
     assert "| a/base | F1 | 1 | 51.00 | 53.00 | +2.00 | **58.00** | pool |" in text
     assert "## On the same data" in text and "| b/base | 0.5 | conv |" in text
     names = {path.name for path in (tmp_path / "out" / "figures").iterdir()}
     assert {"score.svg", "front-parameters.png", "a-base-score-tune.svg", "b-base-score-tune.svg"} <= names
     assert page.count("bertvision study a") == 2
-    assert page.count("An ensemble, member by member") == 1 and "Its members were named by hand" in page
+    assert page.count("The ensemble in ensemble.json") == 1 and "given on the command line" in page
 
 
 def test_runs_on_different_data_are_not_drawn_together(tmp_path):
     runs = [write_run(tmp_path / "a", "dev.json", 0), write_run(tmp_path / "b", "other.json", 5)]
     study = read_runs(runs)
-    assert not same_test(study, outcomes(summarise(study.scores)))
     assert "On the same data" not in write_pages(study, tmp_path / "out").read_text(encoding="utf-8")
 
 
@@ -196,15 +194,16 @@ def test_names_tell_runs_apart(tmp_path):
 
 
 def test_sentences_without_heads_intervals_or_scores():
-    assert outcome_sentences([]) == ["No scores yet: nothing can be said."]
-    alone = outcomes(summarise(row for row in rows("A", "accuracy") if row["role"] == "backbone"))
-    assert outcome_sentences(alone)[1] == "No heads were trained on them."
-    assert "were not computed" in outcome_sentences(outcomes(summarise(rows("A", "accuracy"))))[1]
-    assert not same_test(Study("x", variants={"A": Study("A")}), alone)
+    def sentences(found):
+        return outcome_sentences(outcomes(summarised(found), {}))
+
+    assert sentences([]) == ["There are no scores yet."]
+    assert sentences([row for row in rows("A", "accuracy") if row["member"] == "backbone"])[1] == "No heads were trained."
+    assert "were not computed" in sentences(rows("A", "accuracy"))[1]
 
 
 def test_variants_in_the_terminal():
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(console_table(rows("CoLA", "matthews") + rows("RTE", "accuracy", 10)))
+    console.print(console_table(scored(rows("CoLA", "matthews") + rows("RTE", "accuracy", 10))))
     text = console.export_text()
     assert "CoLA" in text and "53.50 ± 0.71" in text and "63.50 ± 0.71" in text

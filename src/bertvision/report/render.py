@@ -1,0 +1,148 @@
+"""The blocks that a report is made of, and its files: report.html, complete in itself, report.md and figures/."""
+
+import html
+import re
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from bertvision.files import replacing, write_text
+from bertvision.report.figures import INK, render
+
+TEMPLATES = Path(__file__).with_name("templates")
+TEXTS: dict[str, Any] = tomllib.loads((TEMPLATES / "texts.toml").read_text(encoding="utf-8"))
+MARKS = {"": "", "right": "**", "wrong": "~~"}
+
+
+class Block(NamedTuple):
+    """A part of a section, by its kind: a note, heading or code (a text), a table (Grid), pictures, facts (pairs of
+    label and text), a passage (pairs of text and its mark: "", right or wrong), a fold (blocks)."""
+
+    kind: Literal["note", "heading", "code", "table", "pictures", "facts", "passage", "fold"]
+    content: Any
+    label: str = ""
+
+
+class Section(NamedTuple):
+    """A title and the blocks below it."""
+
+    title: str
+    blocks: Sequence[Block]
+
+
+class Badge(NamedTuple):
+    """A warning at the top: a sentence, and details."""
+
+    sentence: str
+    text: str = ""
+    lines: Sequence[str] = ()
+
+
+class Picture(NamedTuple):
+    """A figure: its file name, its caption, its two files."""
+
+    name: str
+    caption: str
+    svg: str
+    png: bytes
+
+
+@dataclass(frozen=True)
+class Report:
+    """A title, warnings, the sentences of the summary, sections."""
+
+    title: str
+    badges: Sequence[Badge]
+    sentences: Sequence[str]
+    sections: Sequence[Section]
+
+
+@dataclass
+class Album:
+    """Draws figures under different file names. prefix: goes before each of them."""
+
+    prefix: str = ""
+    names: set[str] = field(default_factory=set)
+
+    def draw(self, name: str, caption: str, figure: Figure) -> Picture:
+        """The figure as a picture."""
+        stem = re.sub(r"[^a-z0-9.]+", "-", f"{self.prefix} {name}".lower()).strip("-.")
+        free = next(one for n in range(1, 10_000) if (one := stem if n == 1 else f"{stem}-{n}") not in self.names)
+        self.names.add(free)
+        return Picture(free, caption, *render(figure, free))
+
+    def with_prefix(self, prefix: str) -> "Album":
+        """The same album, for figures with another prefix."""
+        return Album(prefix, self.names)
+
+
+def notes(*texts: str) -> list[Block]:
+    return [Block("note", text) for text in texts]
+
+
+def pictures(*found: Picture) -> list[Block]:
+    """One block of pictures; none if there are none."""
+    return [Block("pictures", found)] if found else []
+
+
+def write_files(report: Report, directory: Path) -> Path:
+    """Writes figures/*.svg and *.png, report.md and report.html into the directory; the path of report.html."""
+    for picture in _pictures(block for section in report.sections for block in section.blocks):
+        write_text(directory / "figures" / f"{picture.name}.svg", picture.svg)
+        with replacing(directory / "figures" / f"{picture.name}.png") as scratch:
+            scratch.write_bytes(picture.png)
+    templates = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=select_autoescape(["html"]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters |= {"svg": inline_svg, "escape_markdown": _escape, "fenced": _fenced, "marked": _marked}
+    for name in ("report.md", "report.html"):
+        text = templates.get_template(name).render(report=report)
+        write_text(directory / name, f"{text.rstrip()}\n")
+    return directory / "report.html"
+
+
+def inline_svg(picture: Picture) -> Markup:
+    """An SVG file as part of the page: with ids of its own, as wide as its place, in the page's text colour."""
+    text = picture.svg[picture.svg.index("<svg") :].strip()
+    opening, rest = text.split(">", 1)
+    box = re.search(r'viewBox="[^"]*"', opening)
+    rest = rest.replace(INK, "currentColor").replace("*{stroke", "figure svg *{stroke")
+    rest = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{picture.name}-", rest)
+    label = html.escape(picture.caption)
+    return Markup(f'<svg {box.group() if box else ""} role="img" aria-label="{label}">{rest}')
+
+
+def _pictures(blocks: Iterable[Block]) -> list[Picture]:
+    found: list[Picture] = []
+    for block in blocks:
+        if block.kind in ("pictures", "fold"):
+            found += block.content if block.kind == "pictures" else _pictures(block.content)
+    return found
+
+
+def _escape(text: str) -> str:
+    """Text that Markdown shows as it is, also inside a table."""
+    return re.sub(r"([\\|*_`\[\]])", r"\\\1", html.escape(" ".join(text.split()), quote=False))
+
+
+def _fenced(text: str) -> str:
+    """Text between fences longer than any inside it."""
+    fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", text))])
+    return f"{fence}\n{text.rstrip()}\n{fence}"
+
+
+def _marked(text: str, kind: str) -> str:
+    """Text between marks, with the spaces at its ends outside of them."""
+    before, inside, after = re.fullmatch(r"(\s*)(.*?)(\s*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    mark = MARKS[kind] if inside else ""
+    return f"{' ' if before else ''}{mark}{_escape(inside)}{mark}{' ' if after else ''}"

@@ -1,0 +1,240 @@
+"""Score rows of single runs -> rows of a table: mean and spread over seeds, paired difference to the backbone."""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+from bertvision.evaluate.bootstrap import Interval
+from bertvision.evaluate.ensemble import Ensemble
+from bertvision.evaluate.score import Score
+
+ROLES = ("backbone", "head", "ensemble")
+ALSO = "also_"  # prefix of the metrics of a second test set
+# Numbers of a row that are no metrics: what it counts, measures and chooses by.
+NOT_A_METRIC = re.compile(
+    "seed|checkpoint|fraction|head_epochs|threshold|tune_.*|ms_per_question|(.*_)?(total|parameters|seconds|bytes|gib)"
+)
+
+
+class Metric(NamedTuple):
+    """A number of a row as it is shown: its key, its heading, its decimals."""
+
+    key: str
+    label: str
+    digits: int
+
+
+SPANS = (
+    Metric("exact", "EM", 2),
+    Metric("f1", "F1", 2),
+    Metric("HasAns_f1", "HasAns F1", 2),
+    Metric("NoAns_f1", "NoAns F1", 2),
+    Metric("HasAns_spans_f1", "Spans F1", 2),
+    Metric(f"{ALSO}exact", "EM, second set", 2),
+    Metric(f"{ALSO}f1", "F1, second set", 2),
+)
+COSTS = (
+    Metric("parameters", "Trained parameters", 0),
+    Metric("total_parameters", "All parameters", 0),
+    Metric("tuning_seconds", "Tuning s", 1),
+    Metric("head_seconds", "Head s", 1),
+    Metric("train_seconds", "Training s", 1),
+    Metric("infer_seconds", "Inference s", 1),
+    Metric("ms_per_question", "ms per question", 2),
+)
+LABELS = {"matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman", **{m.key: m.label for m in SPANS}}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """One value per seed."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.values)
+
+    @property
+    def sd(self) -> float | None:
+        """Sample standard deviation; None for a single run."""
+        return stdev(self.values) if len(self.values) > 1 else None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A member or ensemble at a checkpoint under one kind of threshold, over all its seeds.
+
+    ensemble: that of the first seed. scores: key -> spread over seeds. differences: key -> row minus backbone, paired
+    by seed. best: the keys for which no other row with as many seeds is higher here. intervals: key -> row minus
+    backbone with its 95 % interval, if computed.
+    """
+
+    ensemble: Ensemble
+    epoch: float
+    threshold_from: str
+    seeds: tuple[int, ...]
+    scores: Mapping[str, Spread]
+    differences: Mapping[str, Spread] = field(default_factory=dict)
+    best: frozenset[str] = frozenset()
+    variant: str = ""
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.ensemble.name
+
+    @property
+    def role(self) -> str:
+        return self.ensemble.role
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.ensemble.chosen == "greedy"
+
+    @property
+    def fraction(self) -> float:
+        """The share of the training set that a head has seen; 1 for all others."""
+        return self.ensemble.members[0].fraction if self.role == "head" else 1.0
+
+    @property
+    def family(self) -> str:
+        """The name that a head has with the whole training set."""
+        return replace(self.ensemble.members[0], fraction=1.0).name if self.role == "head" else self.name
+
+
+def summarise(scores: Iterable[Score]) -> list[Row]:
+    """One row per (variant, checkpoint, threshold kind, member), in the order of a table.
+
+    That order: variant and threshold kind as they first appear, checkpoints ascending, then backbone, heads and
+    ensembles as they first appear. Of two scores of the same run the later one counts.
+    """
+    places: dict[tuple[str, float, str], dict[tuple[Any, ...], dict[int, Score]]] = {}
+    for score in scores:
+        place = (score.variant, round(score.epoch, 6), score.threshold_from)  # 0.1 + 0.2 and 0.3 are the same
+        places.setdefault(place, {}).setdefault(_identity(score.ensemble), {})[score.seed] = score
+    variants, kinds = (list(dict.fromkeys(place[part] for place in places)) for part in (0, 2))
+    result = []
+    for place in sorted(places, key=lambda place: (variants.index(place[0]), place[1], kinds.index(place[2]))):
+        members = sorted(places[place].values(), key=lambda runs: ROLES.index(_first(runs).ensemble.role))
+        base = members[0] if _first(members[0]).ensemble.role == "backbone" else {}
+        found = [_row(place, runs, base) for runs in members]
+        for row in found:
+            rivals = [one for one in found if (one.fraction < 1) == (row.fraction < 1)]
+            result.append(replace(row, best=frozenset(key for key in row.scores if _is_best(row, rivals, key))))
+    return result
+
+
+def with_intervals(rows: Sequence[Row], comparisons: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """The rows with their intervals from comparisons.json, where these are over the same seeds."""
+    known: dict[tuple[Any, ...], dict[str, Interval]] = {}
+    for one in comparisons:
+        values = [one.get(key) for key in ("checkpoint", "difference", "low", "high")]
+        if all(map(is_number, values)):  # a metric may be undefined in some resamples: then there is no interval
+            epoch, *bounds = map(float, values)  # type: ignore[arg-type]
+            place = (round(epoch, 6), one.get("member"), one.get("threshold_from") or "")
+            known.setdefault((*place, frozenset(one.get("seeds", ()))), {})[str(one.get("metric"))] = Interval(*bounds)
+    places = [(row.epoch, row.name, row.threshold_from, frozenset(row.seeds)) for row in rows]
+    return [replace(row, intervals=known.get(place, {})) for row, place in zip(rows, places)]
+
+
+def metrics_of(rows: Iterable[Row]) -> list[Metric]:
+    """The metrics to show: SQuAD's if the rows have them, else all there are."""
+    values: dict[str, list[float]] = {}
+    for row in rows:
+        for key, spread in row.scores.items():
+            values.setdefault(key, []).extend(spread.values)
+    if {"exact", "f1"} <= values.keys():
+        return [metric for metric in SPANS if metric.key in values]
+    found = []
+    for key in values:
+        if not NOT_A_METRIC.fullmatch(key):
+            plain = key.removeprefix(ALSO)
+            label = LABELS.get(plain, plain.replace("_", " ")) + (", second set" if plain != key else "")
+            percent = plain in LABELS or any(abs(value) > 1 for value in values[key])
+            found.append(Metric(key, label, 2 if percent else 4))
+    return found
+
+
+def main_metric(rows: Sequence[Row]) -> Metric | None:
+    """The metric of plots, differences and sentences: the one that members are chosen by on the tuning set if the rows
+    have it, else F1, else the first."""
+    known = {key for row in rows for key in row.scores}
+    order = sorted(metrics_of(rows), key=lambda metric: (f"tune_{metric.key}" not in known, metric.key != "f1"))
+    return order[0] if order else None
+
+
+def judge(rows: Iterable[Row], metric: Metric) -> str:
+    """The key that picks the best: the score on the tuning set if every row has one, else the reported score."""
+    tuned = f"tune_{metric.key}"
+    return tuned if all(tuned in row.scores for row in rows) else metric.key
+
+
+def best_of(rows: Iterable[Row], metric: Metric) -> Row | None:
+    """The best row of one place; rows with fewer seeds than others do not compete."""
+    scored = [row for row in rows if metric.key in row.scores]
+    most = max((len(row.seeds) for row in scored), default=0)
+    by = judge(scored, metric)
+    return max((row for row in scored if len(row.seeds) == most), key=lambda row: row.scores[by].mean, default=None)
+
+
+def rows_by_kind(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Threshold kind -> its rows, the tuned threshold first: it is the one a user would run with."""
+    kinds: dict[str, list[Row]] = {}
+    for row in rows:
+        kinds.setdefault(row.threshold_from, []).append(row)
+    return dict(sorted(kinds.items(), key=lambda item: item[0] != "tune"))
+
+
+def main_rows(rows: Iterable[Row]) -> list[Row]:
+    """The rows of heads that saw the whole training set, under the threshold a user would run with."""
+    return next(iter(rows_by_kind(row for row in rows if row.fraction == 1).values()), [])
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _identity(ensemble: Ensemble) -> tuple[Any, ...]:
+    """What the ensembles of several seeds have in common; chosen ones may have other members in each seed."""
+    if ensemble.chosen in ("best", "greedy"):
+        return (ensemble.chosen,)
+    return (ensemble.chosen, *((one.head, one.fraction, one.head_epochs) for one in ensemble.members))
+
+
+def _row(place: tuple[str, float, str], runs: Mapping[int, Score], base: Mapping[int, Score]) -> Row:
+    """base: the runs of the backbone; it has no differences to itself."""
+    variant, epoch, kind = place
+    numbers = {seed: _numbers(score) for seed, score in runs.items()}
+    paired = {seed: _numbers(base[seed]) for seed in runs if seed in base and base is not runs}
+    apart = [
+        {key: value - theirs[key] for key, value in numbers[seed].items() if key in theirs}
+        for seed, theirs in paired.items()
+    ]
+    spreads, differences = _spreads(list(numbers.values())), _spreads(apart)
+    return Row(_first(runs).ensemble, epoch, kind, tuple(runs), spreads, differences, variant=variant)
+
+
+def _spreads(runs: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
+    keys = dict.fromkeys(key for numbers in runs for key in numbers)
+    return {key: Spread(tuple(numbers[key] for numbers in runs if key in numbers)) for key in keys}
+
+
+def _numbers(score: Score) -> dict[str, float]:
+    return {key: value for key, value in score.to_json().items() if is_number(value)}
+
+
+def _first(runs: Mapping[int, Score]) -> Score:
+    return next(iter(runs.values()))
+
+
+def _is_best(row: Row, rivals: Sequence[Row], key: str) -> bool:
+    """Whether no rival is higher; while a study is under way, means over fewer seeds do not compete."""
+    spreads = [one.scores[key] for one in rivals if key in one.scores]
+    most = max(len(spread.values) for spread in spreads)
+    highest = max(spread.mean for spread in spreads if len(spread.values) == most)
+    mine = row.scores[key]
+    return len(spreads) > 1 and len(mine.values) == most and mine.mean == highest

@@ -1,0 +1,182 @@
+"""Several studies on one page: the variants of one recipe, or runs given together, each with its outcome."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from bertvision.report.figures import forest_figure, gain_of, score_figure
+from bertvision.report.grid import (
+    Cell,
+    Grid,
+    difference_cell,
+    grid_of,
+    interval_cell,
+    member_grid,
+    numbers,
+    paper_cell,
+    score_cell,
+    words,
+)
+from bertvision.report.published import Entry, beside, of_another_run, sources, without_counterpart
+from bertvision.report.render import TEXTS, Album, Block, Section, notes, pictures
+from bertvision.report.rows import ROLES, Metric, Row, best_of, judge, main_metric, main_rows, metrics_of
+from bertvision.report.runs import Study
+from bertvision.report.sections import cost_blocks
+from bertvision.report.sentences import NOTHING_YET, count, listed, over_seeds, side
+
+HEADINGS = {"backbone": "Backbone", "head": "Best head", "ensemble": "Ensemble"}
+EVERYTHING = "All members of all variants"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A variant, its main metric, the row that is best on the tuning set in each role, and published results."""
+
+    name: str
+    metric: Metric
+    rows: Mapping[str, Row]
+    paper: Sequence[Entry] = ()
+
+    @property
+    def head(self) -> Row | None:
+        return self.rows.get("head")
+
+
+def outcomes(rows: Sequence[Row], papers: Mapping[str, Sequence[Entry]]) -> list[Outcome]:
+    """The outcome of each variant that has scores, at its last checkpoint. papers: variant -> published results."""
+    found = []
+    for name in dict.fromkeys(row.variant for row in rows):
+        mine = [row for row in rows if row.variant == name and row.fraction == 1]
+        if (metric := main_metric(mine)) is None:
+            continue
+        scored = [row for row in main_rows(mine) if metric.key in row.scores]
+        # Papers blend the backbone and a head, so the greedy ensemble is no counterpart of theirs.
+        last = [row for row in scored if row.epoch == scored[-1].epoch and not row.is_greedy]
+        best = {role: best_of((row for row in last if row.role == role), metric) for role in ROLES}
+        present = {role: row for role, row in best.items() if row is not None}
+        found.append(Outcome(name, metric, present, papers.get(name, ())))
+    return found
+
+
+def outcomes_of(study: Study) -> list[Outcome]:
+    return outcomes(_rows(study), {name: one.paper for name, one in study.variants.items()})
+
+
+def outcome_grid(found: Sequence[Outcome]) -> Grid:
+    """One line per variant: backbone, best head and ensemble, with published numbers beside them."""
+    columns = [
+        ("Variant", words(one.name for one in found)),
+        ("Metric", words(one.metric.label for one in found)),
+        ("Epoch", numbers((next(iter(one.rows.values())).epoch for one in found), "g")),
+    ]
+    for role, heading in HEADINGS.items():
+        columns.append((heading, [_score(one, role) for one in found]))
+        columns.append((f"{heading}, paper", [_published(one, role) for one in found]))
+        if role == "head":
+            columns.append(("Δ", [difference_cell(one.head, one.metric) if one.head else Cell() for one in found]))
+            between = [interval_cell(one.head, one.metric) if one.head else Cell() for one in found]
+            columns.append(("95 % interval", between))
+    return grid_of(*columns, ("Which head", words(one.head.name if one.head else "" for one in found)))
+
+
+def outcome_sentences(found: Sequence[Outcome]) -> list[str]:
+    """Three sentences: which variants there are, where heads help, how far to trust it."""
+    if not found:
+        return [NOTHING_YET]
+    shown = [row for one in found for row in one.rows.values()]
+    spread = f"means over {over_seeds(shown)}" if any(len(row.seeds) > 1 for row in shown) else "single runs"
+    picked = [judge([one.head], one.metric) != one.metric.key for one in found if one.head]
+    how = "the tuning set, never on the reported data" if all(picked) else "the reported data, which favours them"
+    return [
+        f"{count(len(found), 'variant')} {'were compared' if len(found) > 1 else 'has scores'}: "
+        f"{listed([one.name for one in found])}.",
+        _gaining(found),
+        f"Scores are {spread}{f'; the best heads were picked on {how}' if picked else ''}.",
+    ]
+
+
+def joint_sections(study: Study, album: Album) -> list[Section]:
+    """The table of all variants, the gains of their best heads, and joint plots if they share test set and metric."""
+    if not (found := outcomes_of(study)):
+        return []
+    blocks = [Block("table", outcome_grid(found), "All variants"), *notes(TEXTS["variants"])]
+    blocks += notes(*sources(entry for one in found for entry in one.paper))
+    gains = {f"{one.name}: {one.head.name}": gain_of(one.head, one.metric.key) for one in found if one.head}
+    if known := {name: {"gain": gain} for name, gain in gains.items() if gain}:
+        figure = forest_figure(known, "best head minus backbone, each in its own metric")
+        blocks += pictures(album.draw("gains", "Gain of the best head in each variant", figure))
+    return [Section("All variants", blocks), *(_together(study, found, album) if same_test(study, found) else [])]
+
+
+def apart(study: Study) -> list[Entry]:
+    """Published results without a counterpart: of no variant here, or of members that their variant does not have."""
+    left = list(study.paper)
+    for one in study.variants.values():
+        alone = [entry for entry in without_counterpart(one.rows, one.paper) if not _is_best(entry)]
+        left += [entry for entry in map(of_another_run, alone) if entry not in left]
+    return left
+
+
+def same_test(study: Study, found: Sequence[Outcome]) -> bool:
+    """Whether the scores of all variants can be compared: one test set, one metric."""
+    tests = {study.variants[one.name].source("test") for one in found}
+    return len(found) > 1 and len(tests) == 1 and len({one.metric for one in found}) == 1
+
+
+def _together(study: Study, found: Sequence[Outcome], album: Album) -> list[Section]:
+    """Curves, the table of all members and costs, of variants that can be compared."""
+    metric, rows = found[0].metric, main_rows(_rows(study))
+    best = {(one.name, row.name) for one in found for row in one.rows.values()}
+    shown = [row for row in rows if (row.variant, row.name) in best]
+    blocks = []
+    if len({row.epoch for row in shown}) > 1:
+        caption = f"{metric.label} during fine-tuning: backbone, best head and ensemble of each variant"
+        blocks += pictures(album.draw("score", caption, score_figure(shown, metric)))
+    blocks.append(Block("fold", [Block("table", member_grid(rows), EVERYTHING)], EVERYTHING))
+    costs = cost_blocks(shown, replace(study, paper=()), album)
+    return [Section("On the same data", blocks), *([Section("Costs", costs)] if costs else [])]
+
+
+def _rows(study: Study) -> list[Row]:
+    return [replace(row, variant=name) for name, one in study.variants.items() for row in one.rows]
+
+
+def _gaining(found: Sequence[Outcome]) -> str:
+    heads = [(one.name, one.head, one.metric) for one in found if one.head]
+    if not heads:
+        return "No heads were trained."
+    known = {name: side(head, metric) for name, head, metric in heads if metric.key in head.intervals}
+    if not known:
+        return "Intervals of the gains of their best heads were not computed, so none can be called clear."
+    names = {word: [name for name, at in known.items() if at == sign] for word, sign in (("above", 1), ("below", -1))}
+    if not any(names.values()):
+        return f"In none of {len(known)} does the best head differ clearly from the backbone."
+    parts = [f"{word} the backbone in {len(some)} ({listed(some)})" for word, some in names.items() if some]
+    rest = len(known) - sum(map(len, names.values()))
+    also = f"; in {rest} it does not differ clearly" if rest else ""
+    return f"Of {len(known)}, the best head is clearly {' and '.join(parts)}{also}."
+
+
+def _score(one: Outcome, role: str) -> Cell:
+    """The score; the highest of a variant is marked."""
+    if role not in one.rows:
+        return Cell()
+    top = max(row.scores[one.metric.key].mean for row in one.rows.values())
+    cell = score_cell(one.rows[role], one.metric)
+    return replace(cell, best=len(one.rows) > 1 and cell.value == top)
+
+
+def _published(one: Outcome, role: str) -> Cell:
+    """The published number of the same member, else of the best of that role; another metric than ours is named."""
+    if role not in one.rows:
+        return Cell()
+    named = [entry for entry in one.paper if entry.get("member") == f"best {role}"]
+    entry = beside([one.rows[role]], one.paper)[0] or (named[0] if named else {})
+    if one.metric.key in entry:
+        return paper_cell(entry, one.metric)
+    other = next((metric for metric in metrics_of([one.rows[role]]) if metric.key in entry), None)
+    return Cell(f"{paper_cell(entry, other).text} {other.label}", entry[other.key]) if other else Cell()
+
+
+def _is_best(entry: Entry) -> bool:
+    """Whether an entry is shown in the joint table, as the best of a role."""
+    return entry.get("member") in [f"best {role}" for role in ROLES]
