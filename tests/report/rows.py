@@ -10,7 +10,7 @@ from typing import Any
 from bertvision.evaluate.ensemble import BEST, GREEDY, Ensemble, Member
 from bertvision.evaluate.score import Score
 from bertvision.report.rows import Row, summarise
-from bertvision.report.runs import Study, study_of
+from bertvision.report.reading import Study, study_of
 from bertvision.train.contents import Contents
 
 Plain = dict[str, Any]

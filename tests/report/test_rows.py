@@ -13,7 +13,7 @@ from bertvision.evaluate.ensemble import BEST, GREEDY
 from bertvision.report.grid import member_grid, paper_grid
 from bertvision.report.published import beside, for_run, without_counterpart
 from bertvision.report.rows import Metric, Spread, main_metric, metrics_of, rows_by_kind, with_intervals
-from bertvision.report.runs import unscored
+from bertvision.report.reading import unscored
 from bertvision.report.terminal import console_table, print_heads, print_trials
 from report.rows import row, scored, summarised
 

@@ -285,6 +285,6 @@ def test_only_whole_answers_are_marked():
 
 def test_no_two_figures_share_a_file():
     album, figure = Album(), Figure(figsize=(1, 1))
-    one, other = album.with_prefix("a b"), album.with_prefix("a/../b")
+    one, other = Album("a b", album.names), Album("a/../b", album.names)
     drawn = [one.draw("x", "", figure), other.draw("x", "", figure), one.draw("x", "", figure)]
     assert [picture.name for picture in drawn] == ["a-b-x", "a-..-b-x", "a-b-x-2"]

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from bertvision.evaluate.ensemble import BEST
 from bertvision.report.page import write_pages, write_report
-from bertvision.report.runs import read_runs, read_study, run_names
+from bertvision.report.reading import read_runs, read_study, run_names
 from bertvision.report.terminal import console_table
 from bertvision.report.variants import outcome_grid, outcome_sentences, outcomes
 from report.rows import scored, summarised, with_ensemble

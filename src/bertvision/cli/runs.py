@@ -84,7 +84,7 @@ def report(
 ) -> None:
     """Tables and plots again, from the files of a run, finished or not; several runs on one page."""
     from bertvision.report.page import write_pages
-    from bertvision.report.runs import read_runs
+    from bertvision.report.reading import read_runs
 
     found = read_runs(runs)
     page = write_pages(found, out or (runs[0] if len(runs) == 1 else Path("runs") / "compared"))

@@ -24,6 +24,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from bertvision.evaluate.pareto import pareto_front
+from bertvision.report import TEMPLATES
 from bertvision.report.rows import ROLES, Metric, Row
 
 INK = "#767676"  # equally far from white and from near-black; the page replaces it by its text colour
@@ -33,22 +34,7 @@ ROLE_LOOKS = {"backbone": (INK, "o"), "head": (COLOURS[0], "^"), "ensemble": (CO
 CELL_HEIGHT = 0.54  # of a line of a heat map; the rest is for its name
 NUMBERED_COLUMNS = 13  # a heat map with more columns has no room for numbers in its cells
 TICKS = 6  # with more points than this, matplotlib places the ticks
-STYLE: dict[Any, Any] = {
-    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
-    "font.size": 10,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "grid.alpha": 0.25,
-    "grid.linewidth": 0.5,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    **dict.fromkeys(
-        ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color", "grid.color"), INK
-    ),
-}
-styled = mpl.rc_context(STYLE)
+styled = mpl.rc_context(fname=TEMPLATES / "figures.mplstyle")
 
 
 class Gain(NamedTuple):

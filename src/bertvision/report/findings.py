@@ -7,40 +7,20 @@ from operator import itemgetter
 from typing import Any
 
 from bertvision.evaluate.ensemble import BACKBONE
+from bertvision.report import TEXTS
 from bertvision.report.figures import agreement_figure, layer_figure, reliability_figure
 from bertvision.report.grid import Cell, Column, Grid, grid_of, mark_best, numbers, words
-from bertvision.report.render import TEXTS, Album, Block, Picture, Section, notes, pictures
+from bertvision.report.render import Album, Block, Picture, Section, notes, pictures
 from bertvision.report.rows import is_number
 
 Plain = Mapping[str, Any]
-# Key -> heading in the terminal, heading on the page, format, whether the highest is marked.
-NUMBERS = {
-    "has_answer": ("HasAns", "Right on answerable questions", ".1%", True),
-    "no_answer": ("NoAns", "Right on unanswerable questions", ".1%", True),
-    "wrong_predicted_empty": ("Empty", "“No answer”, of wrong answers to answerable questions", ".1%", False),
-    "second_right": ("Next", "Second-best right, of wrong answers", ".1%", False),
-    "accuracy": ("Accuracy", "Accuracy", ".2f", False),
-    "pearson": ("Pearson", "Pearson", ".2f", False),
-    "spearman": ("Spearman", "Spearman", ".2f", False),
-    "absolute_error": ("Error", "Mean absolute error", ".3f", False),
-    "bias": ("Bias", "Bias", "z.3f", False),
-    "only_right": ("Alone", "Questions that only this member gets right", "d", False),
-    "context_words": ("Words", "Mean words of context of these", ".1f", False),
-    "auroc": ("AUROC", "AUROC", ".3f", True),
-    "calibration_error": ("ECE", "Calibration error", ".3f", False),
-}
-GROUPS = {
-    "by_question_word": "F1 by question word",
-    "by_answer_length": "F1 by length of the answer",
-    "by_context_length": "F1 by length of the context",
-}
 CURVES = 6  # reliability curves that can be distinguished in one figure
 
 
 def number_grid(members: Mapping[str, Plain], short: bool = False) -> Grid:
     """Members down, their numbers across. short: headings for the terminal."""
     columns: list[Column] = [("Member", words(members))]
-    for key, (brief, heading, form, marked) in NUMBERS.items():
+    for key, (brief, heading, form, marked) in TEXTS["analysis"].items():
         cells = numbers((_number(one, key) for one in members.values()), form)
         columns.append((brief if short else heading, mark_best(cells) if marked else cells))
     return grid_of(*columns)
@@ -49,7 +29,7 @@ def number_grid(members: Mapping[str, Plain], short: bool = False) -> Grid:
 def group_grids(members: Mapping[str, Plain]) -> dict[str, Grid]:
     """Title -> grid, for each way to group questions: members down, groups across."""
     grids = {}
-    for key, title in GROUPS.items():
+    for key, title in TEXTS["analysis_groups"].items():
         groups: dict[str, dict[str, Plain]] = {}  # group -> member -> its numbers
         for name, one in members.items():
             for entry in one.get(key) or []:

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from bertvision.report import TEXTS
 from bertvision.report.findings import analysis_sections
-from bertvision.report.render import TEXTS, Album, Badge, Block, Report, Section, notes, write_files
+from bertvision.report.grid import paper_grid
+from bertvision.report.reading import Study, read_study
+from bertvision.report.render import Album, Badge, Block, Report, Section, notes, write_files
 from bertvision.report.rows import main_rows, metrics_of
-from bertvision.report.runs import Study, read_study
 from bertvision.report.sections import (
     cost_blocks,
     data_line,
@@ -14,7 +16,6 @@ from bertvision.report.sections import (
     fact_blocks,
     gain_blocks,
     greedy_blocks,
-    published_blocks,
     reproduce_blocks,
     score_blocks,
 )
@@ -38,15 +39,16 @@ def compose(study: Study) -> Report:
     if study.variants:
         sentences, sections = outcome_sentences(outcomes_of(study)), joint_sections(study, album)
         for name, one in study.variants.items():
-            first, *more = _single(one, album.with_prefix(name), lost, name) or [Section("", notes("No scores yet."))]
+            first, *more = _single(one, Album(name, album.names), lost, name) or [Section("", notes("No scores yet."))]
             folds = [Block("fold", section.blocks, section.title) for section in more]
             sections.append(Section(name, [*first.blocks, *folds]))
         rows = [row for one in study.variants.values() for row in one.rows]
-        rest = published_blocks(metrics_of(rows), (), apart(study))
+        rest = paper_grid(metrics_of(rows), (), apart(study))
     else:
         sentences, sections = summary_sentences(study.rows, study.recipe), _single(study, album, lost)
-        rest = published_blocks(metrics_of(study.rows), study.rows, study.paper)
-    sections += _sections({"Published results without a counterpart here": rest})
+        rest = paper_grid(metrics_of(study.rows), study.rows, study.paper)
+    published = "Published results without a counterpart here"
+    sections += [Section(published, [Block("table", rest, published)])] if rest else []
     again, facts = _with_variants(study, reproduce_blocks), _with_variants(study, fact_blocks)
     sections += _sections({"Reproduce": again, "Data, versions, machine": facts})
     return Report(study.title, _badges(study, lost), sentences, sections)

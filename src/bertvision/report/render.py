@@ -2,8 +2,7 @@
 
 import html
 import re
-import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -13,16 +12,15 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from bertvision.files import replacing, write_text
+from bertvision.report import TEMPLATES
 from bertvision.report.figures import INK, render
 
-TEMPLATES = Path(__file__).with_name("templates")
-TEXTS: dict[str, Any] = tomllib.loads((TEMPLATES / "texts.toml").read_text(encoding="utf-8"))
 MARKS = {"": "", "right": "**", "wrong": "~~"}
 
 
 class Block(NamedTuple):
-    """A part of a section, by its kind: a note, heading or code (a text), a table (Grid), pictures, facts (pairs of
-    label and text), a passage (pairs of text and its mark: "", right or wrong), a fold (blocks)."""
+    """A part of a section, by its kind: a note, heading or code (a text), a table (Grid), pictures, facts (a table of
+    plain values), a passage (pairs of text and its mark: "", right or wrong), a fold (blocks)."""
 
     kind: Literal["note", "heading", "code", "table", "pictures", "facts", "passage", "fold"]
     content: Any
@@ -30,14 +28,12 @@ class Block(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A title and the blocks below it."""
-
     title: str
     blocks: Sequence[Block]
 
 
 class Badge(NamedTuple):
-    """A warning at the top: a sentence, and details."""
+    """A warning at the top."""
 
     sentence: str
     text: str = ""
@@ -45,21 +41,16 @@ class Badge(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """A figure: its file name, its caption, its two files."""
-
-    name: str
+    name: str  # of its files
     caption: str
     svg: str
     png: bytes
 
 
-@dataclass(frozen=True)
-class Report:
-    """A title, warnings, the sentences of the summary, sections."""
-
+class Report(NamedTuple):
     title: str
     badges: Sequence[Badge]
-    sentences: Sequence[str]
+    sentences: Sequence[str]  # of the summary
     sections: Sequence[Section]
 
 
@@ -76,10 +67,6 @@ class Album:
         free = next(one for n in range(1, 10_000) if (one := stem if n == 1 else f"{stem}-{n}") not in self.names)
         self.names.add(free)
         return Picture(free, caption, *render(figure, free))
-
-    def with_prefix(self, prefix: str) -> "Album":
-        """The same album, for figures with another prefix."""
-        return Album(prefix, self.names)
 
 
 def notes(*texts: str) -> list[Block]:
@@ -104,14 +91,15 @@ def write_files(report: Report, directory: Path) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters |= {"svg": inline_svg, "escape_markdown": _escape, "fenced": _fenced, "marked": _marked}
+    templates.filters |= {"svg": _inline, "plain": _plain, "escape_markdown": _escape}
+    templates.filters |= {"fenced": _fenced, "marked": _marked}
     for name in ("report.md", "report.html"):
         text = templates.get_template(name).render(report=report)
         write_text(directory / name, f"{text.rstrip()}\n")
     return directory / "report.html"
 
 
-def inline_svg(picture: Picture) -> Markup:
+def _inline(picture: Picture) -> Markup:
     """An SVG file as part of the page: with ids of its own, as wide as its place, in the page's text colour."""
     text = picture.svg[picture.svg.index("<svg") :].strip()
     opening, rest = text.split(">", 1)
@@ -146,3 +134,19 @@ def _marked(text: str, kind: str) -> str:
     before, inside, after = re.fullmatch(r"(\s*)(.*?)(\s*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
     mark = MARKS[kind] if inside else ""
     return f"{' ' if before else ''}{mark}{_escape(inside)}{mark}{' ' if after else ''}"
+
+
+def _plain(value: Any) -> str:
+    """Nested values on one line: `train: source sample:train, synthetic, questions 400; tune: …`."""
+    if isinstance(value, Mapping):
+        if any(isinstance(item, Mapping) for item in value.values()):
+            return "; ".join(f"{key}: {_plain(item)}" for key, item in value.items())
+        shown = {
+            str(key): "" if item is True else f" {_plain(item)}" for key, item in value.items() if item is not False
+        }
+        units = {key: " GiB" if key.endswith("_gib") else "" for key in shown}
+        words = {key: key.removesuffix("_gib").replace("_", " ") for key in shown}
+        return ", ".join(f"{words[key]}{text}{units[key]}" for key, text in shown.items())
+    if isinstance(value, list):
+        return ", ".join(map(_plain, value))
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from bertvision.evaluate.bootstrap import Interval
 from bertvision.evaluate.ensemble import Ensemble
 from bertvision.evaluate.score import Score
+from bertvision.report import TEXTS
 
 ROLES = ("backbone", "head", "ensemble")
 ALSO = "also_"  # prefix of the metrics of a second test set
@@ -27,24 +28,7 @@ class Metric(NamedTuple):
     digits: int
 
 
-SPANS = (
-    Metric("exact", "EM", 2),
-    Metric("f1", "F1", 2),
-    Metric("HasAns_f1", "HasAns F1", 2),
-    Metric("NoAns_f1", "NoAns F1", 2),
-    Metric("HasAns_spans_f1", "Spans F1", 2),
-    Metric(f"{ALSO}exact", "EM, second set", 2),
-    Metric(f"{ALSO}f1", "F1, second set", 2),
-)
-COSTS = (
-    Metric("parameters", "Trained parameters", 0),
-    Metric("total_parameters", "All parameters", 0),
-    Metric("tuning_seconds", "Tuning s", 1),
-    Metric("head_seconds", "Head s", 1),
-    Metric("train_seconds", "Training s", 1),
-    Metric("infer_seconds", "Inference s", 1),
-    Metric("ms_per_question", "ms per question", 2),
-)
+SPANS, COSTS, FRONTS = ([Metric(*one) for one in TEXTS["numbers"][name]] for name in ("spans", "costs", "fronts"))
 LABELS = {"matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman", **{m.key: m.label for m in SPANS}}
 
 

@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import Any
 
 from bertvision.evaluate.pareto import efficiency
 from bertvision.evaluate.score import Score
+from bertvision.report import TEXTS
 from bertvision.report.figures import Gain, forest_figure, front_figure, gain_of, score_figure, share_figure
 from bertvision.report.grid import (
     PARAMETERS,
@@ -18,27 +18,19 @@ from bertvision.report.grid import (
     mean,
     member_grid,
     numbers,
-    paper_grid,
     place_columns,
     score_cell,
     words,
 )
 from bertvision.report.published import Entry, beside, called, sources
-from bertvision.report.render import TEXTS, Album, Block, Picture, notes, pictures
-from bertvision.report.rows import COSTS, Metric, Row, main_metric, metrics_of, rows_by_kind, summarise
-from bertvision.report.runs import Study
+from bertvision.report.reading import Study
+from bertvision.report.render import Album, Block, Picture, notes, pictures
+from bertvision.report.rows import COSTS, FRONTS, Metric, Row, main_metric, metrics_of, rows_by_kind, summarise
 
 UNDER = {"tune": ", threshold tuned", "zero": ", threshold at zero"}
 SPANS_F1 = "HasAns_spans_f1"
 GAINS = {"spans": "Better spans", "zero": "Threshold at zero", "tune": "Threshold tuned"}
-FRONTS = (
-    Metric("parameters", "trained parameters", 0),
-    Metric("train_seconds", "seconds of training, tuning included", 0),
-    Metric("ms_per_question", "milliseconds per question", 0),
-    Metric("total_parameters", "all parameters", 0),
-    Metric("disk_bytes", "bytes on disk", 0),
-)
-ELSEWHERE = {"title", "paper", "command", "started", "finished", "dropped", "variants", "constant"}
+ELSEWHERE = {"title", "paper", "command", "dropped", "variants", "constant"}
 
 
 def score_blocks(study: Study, album: Album) -> list[Block]:
@@ -47,13 +39,13 @@ def score_blocks(study: Study, album: Album) -> list[Block]:
         return []
     kinds = rows_by_kind(row for row in study.rows if row.fraction == 1)
     tables = {_title(kind): member_grid(rows, metrics, study.paper) for kind, rows in kinds.items()}
-    found = [picture for kind, rows in kinds.items() for picture in _curves(rows, kind, album)]
+    found = [picture for kind, rows in kinds.items() for picture in _curve(rows, kind, False, album)]
     few = {row.family for row in study.rows if row.fraction < 1}
     partial = rows_by_kind(row for row in study.rows if row.family in few or row.role == "backbone") if few else {}
     for kind, rows in partial.items():
         title = f"Less data. {_title(kind)}" if kind else "Less data"
         tables[title] = member_grid(rows, metrics, study.paper, [PARAMETERS])
-        found += _by_share(rows, kind, album)
+        found += _curve(rows, kind, True, album)
     (title, first), *others = tables.items()
     return [
         *([Block("heading", title)] if others else []),
@@ -117,19 +109,15 @@ def cost_blocks(rows: Sequence[Row], study: Study, album: Album) -> list[Block]:
 def cost_grid(rows: Sequence[Row], metric: Metric, paper: Sequence[Entry]) -> Grid:
     """One line per row: the metric, then its costs, ours and published ones."""
     published, theirs = beside(rows, paper), called(paper)
+    known = [(mean(row, "f1"), mean(row, "parameters")) for row in rows]
+    efficiencies = [None if f1 is None or size is None else efficiency(f1, round(size)) for f1, size in known]
     return grid_of(
         *place_columns(rows),
         (metric.label, [score_cell(row, metric) for row in rows]),
         *(column for cost in COSTS for column in cost_columns(rows, cost, published, theirs)),
         ("On disk", [_bytes(mean(row, "disk_bytes")) for row in rows]),
-        ("Efficiency", numbers((_efficiency(row) for row in rows), "z.2f")),
+        ("Efficiency", numbers(efficiencies, "z.2f")),
     )
-
-
-def published_blocks(metrics: Sequence[Metric], rows: Sequence[Row], paper: Sequence[Entry]) -> list[Block]:
-    """Published results without a counterpart."""
-    grid = paper_grid(metrics, rows, paper)
-    return [] if grid is None else [Block("table", grid, "Published results")]
 
 
 def greedy_blocks(study: Study) -> list[Block]:
@@ -175,13 +163,19 @@ def reproduce_blocks(study: Study) -> list[Block]:
 
 
 def fact_blocks(study: Study) -> list[Block]:
-    """The seeds, and study.json as lines of label and text."""
-    lines = list(_times(study.facts))
-    for key, value in study.facts.items():
-        if key not in ELSEWHERE and value not in (None, "", {}, []):
-            lines.append((key.replace("_", " ").capitalize(), _text(value)))
-    seeds = [("Seeds", ", ".join(map(str, study.recipe["seeds"])))] if study.recipe.get("seeds") else []
-    return [Block("facts", [*seeds, *lines])] if lines else []
+    """The seeds, and what study.json says that is shown nowhere else."""
+    facts = {
+        key: value for key, value in study.facts.items() if key not in ELSEWHERE and value not in (None, "", {}, [])
+    }
+    if not facts:
+        return []
+    seeds = study.recipe.get("seeds")
+    try:
+        took = datetime.fromisoformat(facts["finished"]) - datetime.fromisoformat(facts["started"])
+        facts["duration"] = str(timedelta(seconds=round(took.total_seconds())))
+    except (KeyError, TypeError, ValueError):
+        pass  # not finished, or no times
+    return [Block("facts", ({"seeds": seeds} if seeds else {}) | facts)]
 
 
 def data_line(study: Study) -> str:
@@ -245,26 +239,20 @@ def _constant(study: Study) -> list[str]:
     return [f"Baseline: always answering “{known['says']}” scores {scores} on this test set."] if scores else []
 
 
-def _curves(rows: Sequence[Row], kind: str, album: Album) -> list[Picture]:
+def _curve(rows: Sequence[Row], kind: str, by_share: bool, album: Album) -> list[Picture]:
+    """The main metric during fine-tuning; by_share: by share of the training set, at the last checkpoint."""
     metric = main_metric(rows)
-    if metric is None or len({row.epoch for row in rows if metric.key in row.scores}) < 2:
+    scored = [row for row in rows if metric and metric.key in row.scores]
+    if by_share:
+        scored = [row for row in scored if row.epoch == scored[-1].epoch]
+    points = {row.fraction for row in scored if row.role == "head"} if by_share else {row.epoch for row in scored}
+    if metric is None or len(points) < 2:
         return []
-    caption = f"{metric.label} during fine-tuning{UNDER.get(kind, '')}{_shading(rows)}"
-    return [album.draw(f"score {kind}", caption, score_figure(rows, metric))]
-
-
-def _by_share(rows: Sequence[Row], kind: str, album: Album) -> list[Picture]:
-    """Heads that saw a share of the training set and the same heads with all of it, at the last checkpoint."""
-    metric, last = main_metric(rows), [row for row in rows if row.epoch == rows[-1].epoch]
-    if metric is None or len({row.fraction for row in last if row.role == "head" and metric.key in row.scores}) < 2:
-        return []
-    at = f" at epoch {last[0].epoch:g}"
-    caption = f"{metric.label} by share of the training set{at}{UNDER.get(kind, '')}{_shading(last)}"
-    return [album.draw(f"share {kind}", caption, share_figure(last, metric))]
-
-
-def _shading(rows: Sequence[Row]) -> str:
-    return ". Shaded: one standard deviation over seeds" if any(len(row.seeds) > 1 for row in rows) else ""
+    over = f"by share of the training set at epoch {scored[-1].epoch:g}" if by_share else "during fine-tuning"
+    shaded = ". Shaded: one standard deviation over seeds" if any(len(row.seeds) > 1 for row in scored) else ""
+    figure = share_figure(scored, metric) if by_share else score_figure(scored, metric)
+    caption = f"{metric.label} {over}{UNDER.get(kind, '')}{shaded}"
+    return [album.draw(f"{'share' if by_share else 'score'} {kind}", caption, figure)]
 
 
 def _gain_kinds(rows: Sequence[Row], metric: Metric) -> dict[str, tuple[str, str]]:
@@ -300,11 +288,6 @@ def _bytes(size: float | None) -> Cell:
     return Cell(f"{text} {('B', 'KB', 'MB', 'GB')[power]}", size)
 
 
-def _efficiency(row: Row) -> float | None:
-    f1, parameters = mean(row, "f1"), mean(row, "parameters")
-    return None if f1 is None or parameters is None else efficiency(f1, round(parameters))
-
-
 def _weighted(score: Score) -> str:
     """`0.50 backbone + 0.50 pool`; a single member has no weight."""
     members = score.ensemble.members
@@ -312,32 +295,3 @@ def _weighted(score: Score) -> str:
         return f"{members[0].name} alone"
     weights = score.ensemble.weights or [1 / len(members)] * len(members)
     return " + ".join(f"{weight:.2f} {member.name}" for weight, member in zip(weights, members))
-
-
-def _times(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for key in ("started", "finished"):
-        if facts.get(key):
-            yield key.capitalize(), str(facts[key])
-    try:
-        took = datetime.fromisoformat(facts["finished"]) - datetime.fromisoformat(facts["started"])
-    except (KeyError, TypeError, ValueError):
-        return
-    yield "Duration", str(timedelta(seconds=round(took.total_seconds())))
-
-
-def _text(value: Any) -> str:
-    """Nested plain values on one line: `train: source sample:train, synthetic, questions 400; tune: …`."""
-    if isinstance(value, Mapping):
-        if any(isinstance(item, Mapping) for item in value.values()):
-            return "; ".join(f"{key}: {_text(item)}" for key, item in value.items())
-        return ", ".join(_pair(str(key), item) for key, item in value.items() if item is not False)
-    if isinstance(value, list):
-        return ", ".join(map(_text, value))
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-
-
-def _pair(key: str, value: Any) -> str:
-    if key.endswith("_gib"):
-        return f"{key.removesuffix('_gib').replace('_', ' ')} {_text(value)} GiB"
-    name = key.replace("_", " ")
-    return name if value is True else f"{name} {_text(value)}"

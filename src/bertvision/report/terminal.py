@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from bertvision.evaluate.score import Score
-from bertvision.report.findings import NUMBERS, group_grids, number_grid
+from bertvision.report import TEXTS
+from bertvision.report.findings import group_grids, number_grid
 from bertvision.report.grid import PARAMETERS, Grid, grid_of, member_grid, numbers, words
 from bertvision.report.rows import Metric, Row, main_metric, metrics_of, summarise
 from bertvision.report.sentences import over_seeds
@@ -55,7 +56,11 @@ def print_analysis(found: Mapping[str, Any], console: Console | None = None) -> 
     console.print(f"Epoch {found['checkpoint']:g}, seed {found['seed']}, on the test set\n")
     grid = number_grid(members, short=True)
     console.print(grid_table(grid))
-    meanings = {brief: heading for brief, heading, *_ in NUMBERS.values() if brief in grid.heading and brief != heading}
+    meanings = {
+        brief: heading
+        for brief, heading, *_ in TEXTS["analysis"].values()
+        if brief in grid.heading and brief != heading
+    }
     console.print(Text("".join(f"{brief}: {heading}\n" for brief, heading in meanings.items())))
     for title, grouped in group_grids(members).items():
         console.print(title, grid_table(grouped), sep="\n")

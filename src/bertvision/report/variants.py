@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from bertvision.report import TEXTS
 from bertvision.report.figures import forest_figure, gain_of, score_figure
 from bertvision.report.grid import (
     Cell,
@@ -17,9 +18,9 @@ from bertvision.report.grid import (
     words,
 )
 from bertvision.report.published import Entry, beside, of_another_run, sources, without_counterpart
-from bertvision.report.render import TEXTS, Album, Block, Section, notes, pictures
+from bertvision.report.reading import Study
+from bertvision.report.render import Album, Block, Section, notes, pictures
 from bertvision.report.rows import ROLES, Metric, Row, best_of, judge, main_metric, main_rows, metrics_of
-from bertvision.report.runs import Study
 from bertvision.report.sections import cost_blocks
 from bertvision.report.sentences import NOTHING_YET, count, listed, over_seeds, side
 
