@@ -18,7 +18,7 @@ from bertvision.cli import app
 from bertvision.evaluate.ensemble import GREEDY
 from bertvision.heads import build_head
 from bertvision.recipe import Recipe, load_recipe, to_toml
-from bertvision.report.paper import for_run, member_of
+from bertvision.report.published import for_run
 from bertvision.train.bank import at_fractions, unique_names
 from bertvision.train.count import parameter_table
 from bertvision.train.finetune import checkpoint_epochs
@@ -131,7 +131,7 @@ def test_results_of_several_runs_belong_to_one_each(path):
         recipe = load_recipe(path, options(words, "--set"))
         seen = for_run(recipe.paper, tomllib.loads(to_toml(recipe)))
         mine = [entry for entry, before in zip(seen, recipe.paper) if "when" in entry and entry == before]
-        assert len({(entry["checkpoint"], member_of(entry)) for entry in mine}) == len(mine)
+        assert len({(entry["checkpoint"], entry["member"]) for entry in mine}) == len(mine)
         reached |= {entry["label"] for entry in mine}
     assert all("plain read-out" in label for label in labels - reached)  # those are the runs of another recipe
 

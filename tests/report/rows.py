@@ -9,8 +9,8 @@ from typing import Any
 
 from bertvision.evaluate.ensemble import BEST, GREEDY, Ensemble, Member
 from bertvision.evaluate.score import Score
-from bertvision.report.rows import Row, summarise
 from bertvision.report.reading import Study, study_of
+from bertvision.report.rows import Row, summarise
 from bertvision.train.contents import Contents
 
 Plain = dict[str, Any]

@@ -154,7 +154,10 @@ def test_the_best_member_is_chosen_on_the_tuning_set_and_is_not_the_greedy_ensem
 
 
 def test_other_tasks_need_no_thresholds(tmp_path):
-    found = [with_ensemble({"member": "backbone", "accuracy": 0.5}), with_ensemble({"member": "pool", "accuracy": 0.75})]
+    found = [
+        with_ensemble({"member": "backbone", "accuracy": 0.5}),
+        with_ensemble({"member": "pool", "accuracy": 0.75}),
+    ]
     page = write(tmp_path, found, recipe=None)
     check_page(page)
     assert "At epoch 1 pool, the highest, has accuracy 0.7500 against 0.5000 for the backbone (+0.2500)." in page

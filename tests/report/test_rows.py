@@ -10,11 +10,12 @@ from rich.console import Console
 
 from bertvision.evaluate.bootstrap import Interval
 from bertvision.evaluate.ensemble import BEST, GREEDY
+from bertvision.report.console import console_table
 from bertvision.report.grid import member_grid, paper_grid
 from bertvision.report.published import beside, for_run, without_counterpart
-from bertvision.report.rows import Metric, Spread, main_metric, metrics_of, rows_by_kind, with_intervals
 from bertvision.report.reading import unscored
-from bertvision.report.terminal import console_table, print_heads, print_trials
+from bertvision.report.rows import Metric, Spread, main_metric, metrics_of, rows_by_kind, with_intervals
+from bertvision.report.terminal import print_heads, print_trials
 from report.rows import row, scored, summarised
 
 EM_F1 = [Metric("exact", "EM", 2), Metric("f1", "F1", 2)]
@@ -116,7 +117,12 @@ def test_intervals_find_their_row():
 
 
 def test_the_table_of_members():
-    rows = [row("backbone", 70, parameters=1234567), row("a|b", 71), row("backbone", 72, seed=2), row("a|b", 74, seed=2)]
+    rows = [
+        row("backbone", 70, parameters=1234567),
+        row("a|b", 71),
+        row("backbone", 72, seed=2),
+        row("a|b", 74, seed=2),
+    ]
     paper = [{"checkpoint": 1, "member": "backbone", "f1": 77.7}]
     grid = member_grid(summarised(rows), EM_F1, paper)
     assert lines(grid) == [
@@ -234,7 +240,10 @@ def test_published_numbers_have_columns():
         ["3", "backbone", "70.00", "75.25", "0.00", "1,000,000", "42,548,738"],
     ]
     apart = paper_grid(EM_F1, published("backbone"), paper)
-    assert apart is not None and lines(apart) == [["Epoch", "Member", "Training s, paper"], ["3", "backbone, L0", "11,280.0"]]
+    assert apart is not None and lines(apart) == [
+        ["Epoch", "Member", "Training s, paper"],
+        ["3", "backbone, L0", "11,280.0"],
+    ]
     assert paper_grid(EM_F1, published("backbone"), paper[:1]) is None and paper_grid([], [], paper) is None
     on = [paper[0] | {"on": "BERT-large, SQuAD 2.0"}]
     heading = member_grid(published("backbone"), EM_F1, on).heading

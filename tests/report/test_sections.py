@@ -55,7 +55,11 @@ NUMBERS = "(F1 71.00 against 70.00, +1.00, 95 % interval"
     [
         ((0.25, 1.75), (-0.5, 0.7), f"pool, {{how}}, is above the backbone {NUMBERS} +0.25 to +1.75)."),
         ((-1.75, -0.25), (-0.5, 0.7), f"pool, {{how}}, is below the backbone {NUMBERS} -1.75 to -0.25)."),
-        ((-0.25, 2.25), (-0.5, 0.7), "no member differs clearly from the backbone ({how}: pool, F1 71.00 against 70.00"),
+        (
+            (-0.25, 2.25),
+            (-0.5, 0.7),
+            "no member differs clearly from the backbone ({how}: pool, F1 71.00 against 70.00",
+        ),
         ((-0.25, 2.25), (-2.0, -0.1), f"pool, {{how}}, does not differ clearly from the backbone {NUMBERS} -0.25 to"),
     ],
 )
@@ -85,7 +89,11 @@ def test_words_claim_what_the_seeds_allow(gains, said):
 @pytest.mark.parametrize(
     ("more", "contents", "said"),
     [
-        ({"total": 8, "NoAns_total": 2}, {}, "always answering “no answer” scores EM 25.00, F1 25.00 on this test set."),
+        (
+            {"total": 8, "NoAns_total": 2},
+            {},
+            "always answering “no answer” scores EM 25.00, F1 25.00 on this test set.",
+        ),
         ({}, {"facts": {"constant": {"says": "yes", "f1": 61.5}}}, "always answering “yes” scores F1 61.50 on"),
         ({}, {"recipe": {"data": {"tune": ""}}, "facts": {"data": {"tune": {"source": "a tenth"}}}}, "data: a tenth."),
         ({"note": "always says 'no'"}, {}, "pool (epoch 1, seed 1): always says 'no'."),

@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from bertvision.evaluate.ensemble import BEST
+from bertvision.report.console import console_table
 from bertvision.report.page import write_pages, write_report
 from bertvision.report.reading import read_runs, read_study, run_names
-from bertvision.report.terminal import console_table
 from bertvision.report.variants import outcome_grid, outcome_sentences, outcomes
 from report.rows import scored, summarised, with_ensemble
 from report.test_page import check_page
@@ -198,7 +198,9 @@ def test_sentences_without_heads_intervals_or_scores():
         return outcome_sentences(outcomes(summarised(found), {}))
 
     assert sentences([]) == ["There are no scores yet."]
-    assert sentences([row for row in rows("A", "accuracy") if row["member"] == "backbone"])[1] == "No heads were trained."
+    assert (
+        sentences([row for row in rows("A", "accuracy") if row["member"] == "backbone"])[1] == "No heads were trained."
+    )
     assert "were not computed" in sentences(rows("A", "accuracy"))[1]
 
 

@@ -52,15 +52,9 @@ def print_json(value: Any) -> None:
     print(json.dumps(value))
 
 
-def print_table(rows: Any) -> None:
-    """Prints the scores of members as a table as wide as the terminal, and the notes of rows under it."""
-    from rich.console import Console
+def print_table(rows: list[Any]) -> None:
+    """Prints score rows as a table as wide as the terminal, and their notes under it."""
+    from bertvision.evaluate.score import Score
+    from bertvision.report.console import print_scores
 
-    from bertvision.report.console import console_table
-    from bertvision.report.reading import row_notes
-
-    Console().print(console_table(rows))
-    variants = list(dict.fromkeys(row.get("variant", "") for row in rows))
-    for name in variants:
-        for note in row_notes([row for row in rows if row.get("variant", "") == name]):
-            print(f"{name}: {note}" if name else note)
+    print_scores([Score.from_json(row, "scores") for row in rows])

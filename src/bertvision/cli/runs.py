@@ -72,7 +72,7 @@ def analyze(
     if as_json:
         print_json(found)
         return
-    from bertvision.report.findings import print_analysis
+    from bertvision.report.console import print_analysis
 
     print_analysis(found)
 
@@ -88,8 +88,9 @@ def report(
 
     found = read_runs(runs)
     page = write_pages(found, out or (runs[0] if len(runs) == 1 else Path("runs") / "compared"))
+    rows = [score.to_json() for score in found.scores]
     if as_json:
-        print_json(found.scores)
+        print_json(rows)
         return
-    print_table(found.scores)
+    print_table(rows)
     print(f"report: {page}")

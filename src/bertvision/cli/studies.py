@@ -30,10 +30,11 @@ def study(
     readers = [leave_reader(one.directory) for one in job.studies if one.task.served]
     found = read_study(job.directory)
     page = write_pages(found, job.directory)
+    rows = [score.to_json() for score in found.scores]
     if as_json:
-        print_json(found.scores)
+        print_json(rows)
         return
-    print_table(found.scores)
+    print_table(rows)
     print(f"report: {page}")
     print("\n".join(f"reader: {reader}" for reader in readers))
 
