@@ -191,7 +191,7 @@ def reliability_figure(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Fig
         drawn += axes.plot(x, y, color=colour, marker=marker, markersize=3, linewidth=1.2)
     axes.set(xlabel="predicted probability", ylabel="observed share", xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
     axes.grid()
-    _legend(figure, drawn, list(curves))
+    figure.legend(drawn, list(map(_short, curves)), loc="outside lower left", ncols=_columns(curves))
     return figure
 
 
@@ -244,7 +244,7 @@ def _line_figure(
         axes.set_xticks(points, [f"{point:g}" if level is None else f"{100 * point:g} %" for point in points])
     axes.set(xlabel=xlabel, ylabel=metric.label)
     axes.grid(axis="y")
-    _legend(figure, drawn, names)
+    figure.legend(drawn, list(map(_short, names)), loc="outside lower left", ncols=_columns(names))
     return figure
 
 
@@ -281,10 +281,6 @@ def _canvas(height: float, names: Sequence[str] | Mapping[str, Any] = ()) -> tup
 def _columns(names: Sequence[str] | Mapping[str, Any]) -> int:
     """Columns of a legend: two if the names are short enough for a phone."""
     return 2 if max(map(len, names), default=0) <= 24 else 1
-
-
-def _legend(figure: Figure, handles: Sequence[Line2D], names: Sequence[str]) -> None:
-    figure.legend(handles, [_short(name) for name in names], loc="outside lower left", ncols=_columns(names))
 
 
 def _full_name(row: Row, rows: Sequence[Row]) -> str:

@@ -51,13 +51,9 @@ def words(texts: Iterable[object]) -> list[Cell]:
     return [Cell(str(text) or NOTHING) for text in texts]
 
 
-def number(value: Any, form: str) -> Cell:
-    """A cell of a number in a format; of anything else an empty one."""
-    return Cell(format(value, form).replace("%", " %"), value) if is_number(value) else Cell()
-
-
 def numbers(values: Iterable[Any], form: str) -> list[Cell]:
-    return [number(value, form) for value in values]
+    """Cells of numbers in a format; empty ones for anything else."""
+    return [Cell(format(one, form).replace("%", " %"), one) if is_number(one) else Cell() for one in values]
 
 
 def mark_best(cells: Iterable[Cell]) -> list[Cell]:
@@ -140,21 +136,20 @@ def difference_cell(row: Row, metric: Metric) -> Cell:
 def interval_cell(row: Row, metric: Metric) -> Cell:
     """Sorted by its lower end; marked if it excludes zero."""
     known = row.intervals.get(metric.key)
-    return Cell() if known is None else Cell(interval_text(known, metric.digits), known.low, is_clear(known))
+    return (
+        Cell()
+        if known is None
+        else Cell(interval_text(known, metric.digits), known.low, known.low > 0 or known.high < 0)
+    )
 
 
 def paper_cell(entry: Entry, metric: Metric) -> Cell:
-    return number(entry.get(metric.key), f"z,.{metric.digits}f")
+    return numbers([entry.get(metric.key)], f"z,.{metric.digits}f")[0]
 
 
 def interval_text(known: Interval, digits: int) -> str:
     """`+0.30 to +2.50`."""
     return f"{known.low:+z.{digits}f} to {known.high:+z.{digits}f}"
-
-
-def is_clear(known: Interval) -> bool:
-    """Whether the interval excludes zero."""
-    return known.low > 0 or known.high < 0
 
 
 def _with_spread(spread: Spread, digits: int, sign: str = "") -> str:

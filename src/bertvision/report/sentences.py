@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertvision.report.grid import NOTHING, interval_text, is_clear
+from bertvision.report.grid import interval_text
 from bertvision.report.rows import Metric, Row, best_of, judge, main_metric, main_rows
 
 UNDER = {
@@ -27,9 +27,7 @@ def summary_sentences(rows: Sequence[Row], recipe: Mapping[str, Any]) -> list[st
 def side(row: Row, metric: Metric) -> int:
     """1 if the row is clearly above the backbone, -1 if below: its interval excludes zero, and so does every seed."""
     known, apart = row.intervals.get(metric.key), row.differences.get(metric.key)
-    if known is None or not is_clear(known):
-        return 0
-    sign = 1 if known.low > 0 else -1
+    sign = 0 if known is None else (known.low > 0) - (known.high < 0)
     return sign if all(sign * value > 0 for value in (apart.values if apart else ())) else 0
 
 
@@ -78,13 +76,17 @@ def _at(rows: Sequence[Row], metric: Metric) -> str:
     others = [row for row in rows if row.role != "backbone"]
     base = next((row for row in rows if row.role == "backbone"), None)
     best = best_of(others, metric)
+
+    def score(row: Row) -> str:
+        return f"{row.scores[metric.key].mean:z.{metric.digits}f}"
+
     if best is None:
-        return f"the backbone's {metric.label} is {_score(base, metric)}"
+        return f"the backbone's {metric.label} is {score(rows[0])}"
     of = f" of {len(others)} members" if len(others) > 1 else ""
     how = f"the highest{of}" if judge(others, metric) == metric.key else f"the best{of} on the tuning set"
     if base is None:
-        return f"{best.name}, {how}, has {metric.label} {_score(best, metric)}; there is no backbone to compare it with"
-    against = f"{metric.label} {_score(best, metric)} against {_score(base, metric)}"
+        return f"{best.name}, {how}, has {metric.label} {score(best)}; there is no backbone to compare it with"
+    against = f"{metric.label} {score(best)} against {score(base)}"
     if metric.key not in best.intervals:
         apart = best.differences.get(metric.key)
         by = f" ({apart.mean:+z.{metric.digits}f}{_in_seeds(best, metric)})" if apart else ""
@@ -108,10 +110,6 @@ def _in_seeds(row: Row, metric: Metric) -> str:
         return ""
     word, sign = ("higher", 1) if apart.mean >= 0 else ("lower", -1)
     return f", {word} in {sum(sign * value > 0 for value in apart.values)} of {len(apart.values)} seeds"
-
-
-def _score(row: Row | None, metric: Metric) -> str:
-    return NOTHING if row is None else f"{row.scores[metric.key].mean:z.{metric.digits}f}"
 
 
 def _trust(rows: Sequence[Row], metric: Metric) -> str:

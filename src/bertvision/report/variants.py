@@ -110,9 +110,9 @@ def joint_sections(study: Study, album: Album) -> list[Section]:
 
 def apart(study: Study) -> list[Entry]:
     """Published results without a counterpart: of no variant here, or of members that their variant does not have."""
-    left = list(study.paper)
+    left, best = list(study.paper), {f"best {role}" for role in ROLES}  # the latter are in the joint table
     for one in study.variants.values():
-        alone = [entry for entry in without_counterpart(one.rows, one.paper) if not _is_best(entry)]
+        alone = [entry for entry in without_counterpart(one.rows, one.paper) if entry.get("member") not in best]
         left += [entry for entry in map(of_another_run, alone) if entry not in left]
     return left
 
@@ -176,8 +176,3 @@ def _published(one: Outcome, role: str) -> Cell:
         return paper_cell(entry, one.metric)
     other = next((metric for metric in metrics_of([one.rows[role]]) if metric.key in entry), None)
     return Cell(f"{paper_cell(entry, other).text} {other.label}", entry[other.key]) if other else Cell()
-
-
-def _is_best(entry: Entry) -> bool:
-    """Whether an entry is shown in the joint table, as the best of a role."""
-    return entry.get("member") in [f"best {role}" for role in ROLES]
