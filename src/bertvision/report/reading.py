@@ -79,7 +79,8 @@ def read_runs(directories: Sequence[Path]) -> Study:
     directories = [one for n, one in enumerate(directories) if one.resolve() not in map(Path.resolve, directories[:n])]
     if len(directories) == 1:
         return read_study(directories[0])
-    names, missing, variants = run_names(directories), [], {}
+    names, missing = run_names(directories), list[str]()
+    variants: dict[str, Study] = {}
     for name, directory in zip(names, directories):
         study = read_study(directory)
         missing += [f"{name}: {sentence}" for sentence in study.missing]
@@ -106,7 +107,8 @@ def study_of(contents: Contents, title: str) -> Study:
         rows = with_intervals(summarise(contents.scores), contents.comparisons)
         missing += unscored(rows, recipe, contents.facts.get("dropped", []))
         return Study(title, contents, rows, for_run(paper, recipe), missing)
-    variants, claimed = {}, []
+    variants: dict[str, Study] = {}
+    claimed: list[Entry] = []
     for name, one in contents.variants.items():
         rows = with_intervals(summarise(one.scores), one.comparisons)
         variants[name] = Study(name, one, rows, for_variant(paper, name, one.recipe))
