@@ -9,7 +9,7 @@ import pytest
 from bertvision.errors import UserError
 from bertvision.evaluate.bootstrap import Mean, Points
 from bertvision.evaluate.squad import exact
-from bertvision.report.findings import print_analysis
+from bertvision.report.console import print_analysis
 from bertvision.train.compare import analyze_run, compare, write_analysis, write_comparisons
 from bertvision.train.run_dir import RunDir
 from bertvision.train.stored import Stored
@@ -185,5 +185,5 @@ def test_texts(task, capsys):
 def test_a_summary_for_the_terminal(found, capsys):
     print_analysis(found)
     shown = capsys.readouterr().out
-    for part in ("HasAns", "F1 by question word", "what", "Agreement", "Layers of pool", "Mistakes, 5 of"):
+    for part in ("HasAns", "F1 by question word", "what", "Agreement", "Layers of pool", "Errors, 5 of"):
         assert part in shown
