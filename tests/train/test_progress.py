@@ -11,7 +11,7 @@ from rich.console import Console
 
 from bertvision.errors import UserError
 from bertvision.train import progress
-from bertvision.train.progress import SPEED, Agenda, Journal, Planned, Scalars, duration, plan_study, plan_variants
+from bertvision.train.progress import SPEED, Agenda, Journal, Planned, Scalars, duration
 from bertvision.train.series import Series
 from bertvision.train.study import Study
 from runs import bertvision, recipe_of, tiny_recipe
@@ -121,7 +121,7 @@ def test_a_study_plans_all_it_does_and_knows_what_is_done(tmp_path):
     study.begin()
     study.tune(1)
     study.train(1, 0.5)
-    plan_study(study)
+    study.plan()
     stages = study.journal.agenda.stages
     assert [stage.name for stage in stages if stage.done] == [TUNING, "heads on epoch 0.5, seed 1"]
     assert [stage.kind for stage in stages] == ["tuning", *["heads", "scoring", "scoring"] * 2] * 2
@@ -136,13 +136,13 @@ def test_variants_share_one_agenda(tmp_path):
     variants = [{"name": "one"}, {"name": "two", "heads": [], "data": {"limit": 24}}]
     series = Series(recipe_of(finetune={"checkpoints": []}, variants=variants), tmp_path / "run", quiet=True)
     series.begin()
-    plan_variants(series.variants)
+    series.plan()
     one, two = series.studies
     shared = one.journal.agenda
     assert shared is two.journal.agenda
     assert [len(stages) for stages in shared.parts.values()] == [4, 3]
     assert shared.parts["two"][0].tokens == shared.parts["one"][0].tokens
-    plan_study(two)  # as it begins to run: now its own data are known
+    two.plan()  # as it begins to run: now its own data are known
     assert shared.parts["two"][0].tokens < shared.parts["one"][0].tokens
 
 

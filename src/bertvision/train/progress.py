@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -17,9 +17,6 @@ from rich.text import Text
 
 from bertvision.errors import UserError
 from bertvision.train.run_dir import RunDir
-
-if TYPE_CHECKING:
-    from bertvision.train.study import Study
 
 LOG_SECONDS = 2.0  # at most one line in log.jsonl per this time
 LINE_SECONDS = 30.0  # and one printed line where there is no terminal
@@ -148,30 +145,6 @@ def scoring_stage(epoch: float, split: str, seed: int) -> str:
 def scored_splits(also: str) -> tuple[str, ...]:
     """The sets that every member predicts; also: the second that is reported, if there is one."""
     return ("tune", "test", *(["also"] if also else []))
-
-
-def plan_study(study: "Study") -> None:
-    """Puts the stages of a study that has begun on the agenda of its journal."""
-    study.journal.agenda.plan(
-        planned_stages(RunDir(study.directory, study.recipe), tokens_of(study)), study.journal.part
-    )
-
-
-def plan_variants(variants: Mapping[str, "Study"]) -> None:
-    """One agenda for all variants, with the sizes of the first that is not done, until the others' data are read."""
-    first = next((study for study in variants.values() if not study.finished), None)
-    if first is None:
-        return
-    first.begin()
-    sizes, common = tokens_of(first), Agenda()
-    for name, study in variants.items():
-        study.journal.agenda, study.journal.part = common, name
-        common.plan(planned_stages(RunDir(study.directory, study.recipe), sizes), name)
-
-
-def tokens_of(study: "Study") -> dict[str, int]:
-    """Tokens of one pass over each set."""
-    return {split: int(data.windows.lengths.sum()) for split, data in study.data.items()}
 
 
 def planned_stages(run: RunDir, tokens: Mapping[str, int]) -> list[Planned]:

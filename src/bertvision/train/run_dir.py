@@ -34,6 +34,17 @@ class RunDir:
 
     def __init__(self, path: Path, recipe: Recipe | None = None) -> None:
         self.path, self._recipe = path, recipe
+        self.recipe_file = path / "recipe.toml"
+        self.facts_file = path / "study.json"
+        self.log_file = path / "log.jsonl"
+        self.metrics_file = path / "metrics.json"
+        self.comparisons_file = path / "comparisons.json"
+        self.greedy_file = path / "greedy.json"
+        self.ensemble_file = path / "ensemble.json"
+        self.analysis_file = path / "analysis.json"
+        self.reader = path / "reader"
+        self.states = path / "states"  # stores that `bertvision tap` left
+        self.search = path / "search"
 
     @classmethod
     def open(cls, path: Path, *, variants: bool = True) -> "RunDir":
@@ -46,51 +57,6 @@ class RunDir:
             names = ", ".join(str(one.path) for one in found.values())
             raise UserError(f"{path}: holds a run for each variant; name one of them: {names}")
         return run
-
-    @property
-    def recipe_file(self) -> Path:
-        return self.path / "recipe.toml"
-
-    @property
-    def facts_file(self) -> Path:
-        return self.path / "study.json"
-
-    @property
-    def log_file(self) -> Path:
-        return self.path / "log.jsonl"
-
-    @property
-    def metrics_file(self) -> Path:
-        return self.path / "metrics.json"
-
-    @property
-    def comparisons_file(self) -> Path:
-        return self.path / "comparisons.json"
-
-    @property
-    def greedy_file(self) -> Path:
-        return self.path / "greedy.json"
-
-    @property
-    def ensemble_file(self) -> Path:
-        return self.path / "ensemble.json"
-
-    @property
-    def analysis_file(self) -> Path:
-        return self.path / "analysis.json"
-
-    @property
-    def reader(self) -> Path:
-        return self.path / "reader"
-
-    @property
-    def states(self) -> Path:
-        """Stores that `bertvision tap` left."""
-        return self.path / "states"
-
-    @property
-    def search(self) -> Path:
-        return self.path / "search"
 
     def report(self, name: str) -> Path:
         """A file of the report, such as `report.html`."""

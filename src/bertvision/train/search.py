@@ -23,10 +23,10 @@ from bertvision.recipe import to_toml
 from bertvision.train.bank import HeadBank, bank_feeds, train_bank
 from bertvision.train.feed import Feeds
 from bertvision.train.loop import Job, plan_batches
-from bertvision.train.progress import Planned, planned_stages, tokens_of
+from bertvision.train.progress import Planned, planned_stages
 from bertvision.train.scoring import Pass, Setting, predict
 from bertvision.train.study import Study
-from bertvision.train.trials import Outcome, State, Trial, Trials
+from bertvision.train.trials import State, Trial, Trials
 
 STATES = "states"  # of all rounds, where they are stored; removed in the end
 
@@ -137,6 +137,7 @@ class Search:
         for trial in found.trials[len(self.trials) - found.trials[0].number :]:  # a kill may have come among them
             name = trial.name
             about: dict[str, Any] = {
+                "why": dropped.get(name) or found.pruned.get(name, ""),
                 "parameters": bank[name].parameter_count(),
                 "seconds": round(notes["feed_seconds"] + notes["seconds"][name], 3),
             }
@@ -145,8 +146,7 @@ class Search:
                 about["threshold"] = self.task.choose(predicted[name], tune)
                 score = float(self.task.scores(predicted[name], tune, about["threshold"])[self.metric])
             state: State = "dropped" if name in dropped else "pruned" if name in found.pruned else "complete"
-            why = dropped.get(name) or found.pruned.get(name, "")
-            self.trials.add(trial, Outcome(state, score, why, found.losses_of(name), about))
+            self.trials.add(trial, state, score, found.losses_of(name), about)
             self.journal.log("trial", trial=trial.number, state=state, **{f"tune_{self.metric}": score})
 
     def _write(self) -> None:
@@ -170,7 +170,7 @@ class Search:
 
     def _plan(self) -> None:
         """Puts the rounds on the agenda."""
-        tokens = tokens_of(self.study)
+        tokens = self.study.tokens
         stages = planned_stages(self.study.run_dir, tokens)[:1]  # the tuning of the first seed
         rounds = [(found.trials[0].number, found.trials[-1].number) for found in self._begun()]
         begun = rounds[-1][1] + 1 if rounds else 0
@@ -237,7 +237,7 @@ class Round:
             return cls(path, trials, {int(step): losses for step, losses in found["losses"].items()}, found["pruned"])
 
     def write(self) -> None:
-        trials = [trial.to_json() for trial in self.trials]
+        trials = [dataclasses.asdict(trial) for trial in self.trials]
         write_json(self.path, {"trials": trials, "losses": self.losses, "pruned": self.pruned})
 
     @property

@@ -11,7 +11,7 @@ from bertvision.errors import UserError
 from bertvision.files import claim, write_text
 from bertvision.recipe import Recipe, from_table, load_recipe, to_toml
 from bertvision.train.compare import join_comparisons
-from bertvision.train.progress import Journal, plan_variants
+from bertvision.train.progress import Agenda, Journal, planned_stages
 from bertvision.train.record import now
 from bertvision.train.run_dir import RunDir, file_name
 from bertvision.train.study import Study
@@ -40,7 +40,7 @@ class Series:
     def run(self) -> list[dict[str, Any]]:
         """Every variant that is not done yet; the rows of metrics.json."""
         self.begin()
-        plan_variants(self.variants)
+        self.plan()
         for name, study in self.variants.items():
             self.journal.say(f"{name}:")
             study.run()
@@ -49,6 +49,18 @@ class Series:
         self.run_dir.note_peak(max(study.run_dir.peak for study in self.studies))
         self.run_dir.finish()
         return self.rows()
+
+    def plan(self) -> None:
+        """One agenda for all variants, with the sizes of the first that is not done, until the others' data are
+        read."""
+        first = next((study for study in self.studies if not study.finished), None)
+        if first is None:
+            return
+        first.begin()
+        common = Agenda()
+        for name, study in self.variants.items():
+            study.journal.agenda, study.journal.part = common, name
+            common.plan(planned_stages(study.run_dir, first.tokens), name)
 
     def begin(self) -> None:
         """Claims the directory. One that holds another run is refused, and so is one whose variants were others."""

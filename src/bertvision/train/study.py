@@ -26,7 +26,7 @@ from bertvision.train.loop import Job
 from bertvision.train.progress import (
     Journal,
     heads_stage,
-    plan_study,
+    planned_stages,
     scored_splits,
     scoring_stage,
     tuning_stage,
@@ -79,7 +79,7 @@ class Study:
             self.journal.say(f"{self.directory}: already finished; nothing to do")
         else:
             self.stored.refuse_other_sets(self.data)
-            plan_study(self)
+            self.plan()
             for seed in self.recipe.seeds:
                 self.tune(seed)
                 for epoch in self.epochs:
@@ -95,6 +95,15 @@ class Study:
             write_analysis(self.stored)
         self._encoder = self._holds = None
         return self.rows()
+
+    def plan(self) -> None:
+        """Puts the stages on the agenda of the journal."""
+        self.journal.agenda.plan(planned_stages(self.run_dir, self.tokens), self.journal.part)
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """Tokens of one pass over each set."""
+        return {split: int(data.windows.lengths.sum()) for split, data in self.data.items()}
 
     def begin(self) -> None:
         """Claims the directory for this recipe; a directory with another recipe is refused."""

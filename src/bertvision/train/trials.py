@@ -1,8 +1,8 @@
 """The trials of a search, and Optuna, which decides what to try next and what is not worth going on with."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,23 +31,6 @@ class Trial:
     @property
     def name(self) -> str:
         return str(self.head["name"])
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a trial. score: the main metric on tune, None unless it was trained to the end.
-
-    why: it was not. losses: {step: loss on tune}. about: what else there is to say of it.
-    """
-
-    state: State
-    score: float | None
-    why: str
-    losses: dict[int, float]
-    about: dict[str, Any]
 
 
 class Trials:
@@ -79,9 +62,10 @@ class Trials:
         found: list[Trial] = []
         while len(found) < count:
             if stands:
-                head, params = self._as_it_stands(stands.pop(0))
+                label = stands.pop(0)
+                head, params = self.heads[label], self._params(label, self._own(self.heads[label]))
             else:
-                proposals = self._proposals(memory, [guided] * GUIDED + [blind] * BLIND)
+                proposals = (self._propose(memory, sampler) for sampler in [guided] * GUIDED + [blind] * BLIND)
                 new = next((one for one in proposals if _plain(one[0]) not in seen), None)
                 if new is None:
                     break
@@ -91,18 +75,21 @@ class Trials:
             found.append(Trial(number, {**head, "name": f"{head['kind']}, trial {number}"}, params))
         return found
 
-    def add(self, trial: Trial, outcome: Outcome) -> None:
-        """Takes note of a finished trial."""
+    def add(
+        self, trial: Trial, state: State, score: float | None, losses: Mapping[int, float], about: Mapping[str, Any]
+    ) -> None:
+        """Notes a finished trial. score: the main metric on tune, None unless it was trained to the end. losses: on
+        tune, by step. about: what else is noted with it."""
         states = self.optuna.trial.TrialState
         kind = str(trial.head["kind"])
         self.finished.add_trial(
             self.optuna.trial.create_trial(
-                state=states.COMPLETE if outcome.state == "complete" else states.PRUNED,
-                value=outcome.score,
+                state=states.COMPLETE if state == "complete" else states.PRUNED,
+                value=score,
                 params=trial.params,
                 distributions={name: self._distribution(kind, name) for name in trial.params},
-                intermediate_values={step: -loss for step, loss in outcome.losses.items()},  # more is better
-                user_attrs={"head": trial.head, "state": outcome.state, "why": outcome.why, **outcome.about},
+                intermediate_values={step: -loss for step, loss in losses.items()},  # more is better
+                user_attrs={"head": trial.head, "state": state, **about},
             )
         )
 
@@ -137,12 +124,10 @@ class Trials:
             guided = self.optuna.samplers.TPESampler(seed=seed, constant_liar=True)  # keeps away from what is under way
         return guided, self.optuna.samplers.RandomSampler(seed=seed)
 
-    def _proposals(self, memory: Any, samplers: Sequence[Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-        for sampler in samplers:
-            memory.sampler = sampler
-            yield self._propose(memory.ask())
-
-    def _propose(self, trial: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _propose(self, memory: Any, sampler: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """A head, and what was drawn for it."""
+        memory.sampler = sampler
+        trial = memory.ask()
         label = trial.suggest_categorical(HEAD, list(self.heads))
         base = self.heads[label]
         kind, spec = str(base["kind"]), head_spec(base)
@@ -153,10 +138,6 @@ class Trials:
         usual = {name: given.default for name, given in options(kind).items()}
         worth_saying = {key: v for key, v in kept.items() if key in spec or v != usual[key]}
         return {**spec, **worth_saying, **training}, self._params(label, {**kept, **training})
-
-    def _as_it_stands(self, label: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        """A head of the recipe, unchanged."""
-        return self.heads[label], self._params(label, self._own(self.heads[label]))
 
     def _params(self, label: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """What Optuna is told of a head: those of its values that lie in the space."""
