@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertvision.errors import UserError
-from bertvision.serve.batcher import Batch, Batcher, QueueFull, Stopped
+from bertvision.serve.batcher import Batch, Batcher
 from bertvision.serve.config import Cutting
 from bertvision.serve.server import Limits
 
@@ -71,27 +71,6 @@ def test_what_waits_is_answered_in_one_pass_per_kind():
     assert [batch.questions for batch in batches] == [1, 4, 4]
 
 
-def test_a_full_queue_refuses_the_whole_order_and_says_when_to_return():
-    work = Gated()
-    batcher = Batcher(work, size, batch_tokens=1, queue=3)
-
-    async def run():
-        first = asyncio.create_task(batcher.submit("a", ["x"]))
-        await asyncio.to_thread(work.begun.wait, 30)
-        waiting = asyncio.create_task(batcher.submit("a", ["y", "z"]))
-        await asyncio.sleep(0)
-        with pytest.raises(QueueFull) as refused:
-            await batcher.submit("a", ["1", "2"])
-        assert refused.value.retry_after >= 1 and batcher.waiting == 2
-        fits = asyncio.create_task(batcher.submit("a", ["1"]))
-        await asyncio.sleep(0)
-        work.gate.set()
-        return await asyncio.gather(first, waiting, fits)
-
-    assert asyncio.run(run()) == [[("a", "xx")], [("a", "yy"), ("a", "zz")], [("a", "11")]]
-    batcher.close()
-
-
 def test_only_the_sender_of_what_is_wrong_hears_of_it():
     work = Gated()
     batcher = Batcher(work, size, batch_tokens=1000, queue=100)
@@ -108,45 +87,6 @@ def test_only_the_sender_of_what_is_wrong_hears_of_it():
     batcher.close()
     assert (one, four) == ([("a", "11")], [("a", "44")])
     assert isinstance(wrong, ValueError) and batcher.waiting == 0
-
-
-def test_a_caller_that_gives_up_leaves_the_queue():
-    work, batches = Gated(), []
-    batcher = Batcher(work, size, batch_tokens=1, queue=4, observe=batches.append)
-
-    async def run():
-        first = asyncio.create_task(batcher.submit("a", ["x"]))
-        await asyncio.to_thread(work.begun.wait, 30)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await batcher.submit("a", ["1", "2", "3", "4"])
-        assert batcher.waiting == 0
-        work.gate.set()
-        return await first
-
-    assert asyncio.run(run()) == [("a", "xx")]
-    batcher.close()
-    assert len(batches) == 1
-
-
-def test_closing_finishes_what_was_accepted_and_takes_nothing_new():
-    work = Gated()
-    batcher = Batcher(work, size, batch_tokens=1, queue=100)
-
-    async def run():
-        accepted = [asyncio.create_task(batcher.submit("a", [str(n)])) for n in range(5)]
-        await asyncio.to_thread(work.begun.wait, 30)
-        closing = asyncio.create_task(asyncio.to_thread(batcher.close))
-        while not batcher._stopping:
-            await asyncio.sleep(0.01)
-        with pytest.raises(Stopped):
-            await batcher.submit("a", ["late"])
-        work.gate.set()
-        found = await asyncio.gather(*accepted)
-        await closing
-        return found
-
-    assert asyncio.run(run()) == [[("a", f"{n}{n}")] for n in range(5)]
 
 
 @given(

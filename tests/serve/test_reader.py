@@ -16,7 +16,6 @@ from bertvision.serve.answers import probabilities, whole
 from bertvision.serve.reader import Reader
 from encoders import WORDS
 from readers import LABELS, tiny_reader
-from real import minilm
 from runs import load, questions, recipe_of
 
 TEXT = "the first king of the old city was born in the north by the great river, and his name was called world"
@@ -308,38 +307,3 @@ def test_readers_that_share_no_encoder_are_not_joined():
     twice = Reader.join({"a": reader(), "b": tiny_reader("labels")})
     assert "one task each" in refused(lambda: Reader.join({"x": twice}))
     assert "at least one" in refused(lambda: Reader.join({}))
-
-
-@pytest.mark.real
-def test_a_real_encoder(tmp_path):
-    """Ten real answers: a pool head on MiniLM, overfitted, reads them out of their context and out of a longer one."""
-    backbone = minilm()
-    from bertvision.data.batches import collate
-    from bertvision.data.windows import make_windows
-    from bertvision.evaluate.ensemble import Ensemble, Member
-    from bertvision.heads import build_head
-    from bertvision.serve.config import ReaderConfig, TaskConfig
-    from bertvision.serve.engines import TorchEngine
-    from bertvision.tasks import Spans
-
-    chosen = [one for one in records(load_articles("sample:train:60")) if one.has_answer][:6]
-    windows = make_windows(backbone.tokenizer, chosen, 384, 128)
-    batch = collate(windows, windows.example * 0 + range(len(windows)), backbone.pad)
-    with torch.no_grad():
-        states = backbone(batch)
-    torch.manual_seed(0)
-    head = build_head({"kind": "pool"}, layers=backbone.layers, width=backbone.width, task="spans")
-    optimizer = torch.optim.Adam(head.parameters(), lr=0.1)
-    for _ in range(60):
-        optimizer.zero_grad()
-        Spans().loss(head(states), batch).backward()
-        optimizer.step()
-    tasks = {"spans": TaskConfig("spans", Ensemble.of(Member("pool", 1, 1.0)))}
-    config = ReaderConfig("minilm", backbone.fingerprint, {}, tasks)
-    about = {"spans": {"entries": {"pool": {"kind": "pool"}}, "outputs": 2}}
-    made = Reader(config, TorchEngine(backbone, {"spans": {"pool": head}}, tasks), about=about)
-    loaded = Reader.from_pretrained(made.save_pretrained(tmp_path / "reader"))
-    found = loaded([{"question": one.question, "context": one.context} for one in chosen])
-    right = [got["answer"] == one.answers[0] for one, got in zip(chosen, found)]
-    assert sum(right) >= 5
-    assert all(one.context[got["start"] : got["end"]] == got["answer"] for one, got in zip(chosen, found))
