@@ -20,7 +20,7 @@ from bertvision.evaluate.score import Score
 from bertvision.evaluate.squad import score
 from bertvision.files import write_json
 from bertvision.recipe import to_toml
-from bertvision.serve.build import build_reader, leave_reader
+from bertvision.serve.build import Wanted, build_reader, leave_reader
 from bertvision.serve.config import TaskConfig
 from bertvision.serve.reader import Reader
 from bertvision.train.choose import ensemble_run
@@ -94,7 +94,7 @@ def test_the_best_on_tune_of_the_last_checkpoint(run, tmp_path):
 
 @pytest.mark.parametrize("member", ["pool", "backbone", "compress size=8"])
 def test_any_member_that_was_scored(member, run, tmp_path):
-    place = build_reader(run, tmp_path / "reader", checkpoint=0.5, seed=1, members=[member])
+    place = build_reader(run, tmp_path / "reader", Wanted(checkpoint=0.5, seed=1, members=[member]))
     (row,) = [row for row in rows(run) if row["checkpoint"] == 0.5 and row["member"] == member]
     assert_answers_as_scored(Reader.from_pretrained(place), run, row)
     card = (place / "README.md").read_text()
@@ -195,20 +195,20 @@ def test_members_never_scored_together_get_a_threshold_of_their_own(run, tmp_pat
 
 def test_what_was_not_scored_is_refused(run, copy, tmp_path):
     with pytest.raises(UserError, match="nothing like this was scored; there is: backbone"):
-        build_reader(run, tmp_path / "reader", members=["pool", "compress size=8"])
+        build_reader(run, tmp_path / "reader", Wanted(members=["pool", "compress size=8"]))
     with pytest.raises(UserError, match="nothing like this was scored"):
-        build_reader(run, tmp_path / "reader", seed=7)
+        build_reader(run, tmp_path / "reader", Wanted(seed=7))
     with pytest.raises(UserError, match="not the directory of a run"):
         build_reader(tmp_path, tmp_path / "reader")
     (copy / "seed-1" / "heads-1.safetensors").unlink()
     with pytest.raises(UserError, match="the head 'pool' of epoch 1 is not there; run the study again"):
-        build_reader(copy, tmp_path / "reader", members=["pool"])
+        build_reader(copy, tmp_path / "reader", Wanted(members=["pool"]))
 
 
 def test_an_untuned_backbone_needs_no_file_of_its_own(tmp_path):
     recipe = recipe_of(finetune={"epochs": 0, "checkpoints": []}, heads=[{"kind": "pool"}])
     Study(recipe, tmp_path / "run", quiet=True).run()
-    reader = Reader.from_pretrained(build_reader(tmp_path / "run", tmp_path / "reader", members=["pool"]))
+    reader = Reader.from_pretrained(build_reader(tmp_path / "run", tmp_path / "reader", Wanted(members=["pool"])))
     assert reader.config.tuning == {}
     assert not (tmp_path / "reader" / "encoder.safetensors").exists()
     (row,) = [row for row in rows(tmp_path / "run") if row["member"] == "pool"]
@@ -227,9 +227,9 @@ def test_labels_and_scores(task, metric, tmp_path):
     table = tmp_path / "texts.csv"
     table.write_text("\n".join(lines) + "\n")
     data = {"train": str(table), "tune": str(table), "test": str(table), "text": ["text"], "label": "target"}
-    recipe = recipe_of(task=task, data=data, heads=[{"kind": "pool"}])
+    recipe = recipe_of(task=task, data=data, heads=[{"kind": "pool", "name": "pool", "reduce": "mean"}])
     Study(recipe, tmp_path / "run", quiet=True).run()
-    reader = Reader.from_pretrained(build_reader(tmp_path / "run", tmp_path / "reader", members=["pool"]))
+    reader = Reader.from_pretrained(build_reader(tmp_path / "run", tmp_path / "reader", Wanted(members=["pool"])))
     stored = json.loads((tmp_path / "run/seed-1/predictions/1/test/pool.json").read_text())
     texts = [line.partition(",")[0] for line in lines[1:]]
     if task == "labels":

@@ -92,12 +92,12 @@ def reader(
 ) -> None:
     """Make a reader of a run; a study makes one by itself."""
     from bertvision.serve.ask import reading_bar
-    from bertvision.serve.build import build_reader
+    from bertvision.serve.build import Wanted, build_reader
 
     with reading_bar(False) as progress:
-        chosen: Any = {"checkpoint": checkpoint, "seed": seed, "members": members or None, "how": how}
+        wanted = Wanted(checkpoint, seed, members or None, how)  # type: ignore[arg-type]
         saved: Any = {"storage": storage, "threshold_data": threshold_data, "progress": progress}
-        place = build_reader(run, out or run / "reader", **chosen, **saved)
+        place = build_reader(run, out or run / "reader", wanted, **saved)
     print_json({"path": str(place)}) if as_json else print(place)
 
 

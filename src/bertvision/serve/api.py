@@ -209,10 +209,10 @@ def _add_status(app: FastAPI, service: Service) -> None:
         """Says that the server is up. Needs no token."""
         return Health(status="ok", reader=service.reader.name, tasks=list(service.reader.config.tasks))
 
-    text = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
-    problems: dict[int | str, Any] = {status: PROBLEMS[status] for status in (401, 403)}
+    replies: dict[int | str, Any] = {status: PROBLEMS[status] for status in (401, 403)}
+    replies[200] = {"content": {"text/plain": {"schema": {"type": "string"}}}}
 
-    @app.get("/metrics", response_class=Response, responses={**text, **problems})
+    @app.get("/metrics", response_class=Response, responses=replies)
     async def metrics() -> Response:
         """Counters for Prometheus: requests, times, sizes of batches, the queue, memory."""
         return Response(generate_latest(service.registry), media_type=CONTENT_TYPE_LATEST)

@@ -1,9 +1,9 @@
-"""A finished run -> a reader: the member or ensemble that did best on the tune set, with everything it needs."""
+"""A finished run -> a reader: the member or ensemble that scored best on the tune set."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.tuning import Tuning
@@ -12,8 +12,7 @@ from bertvision.errors import UserError, nearest
 from bertvision.evaluate.ensemble import Ensemble, How, Member
 from bertvision.evaluate.score import Score
 from bertvision.files import write_json
-from bertvision.heads import options
-from bertvision.recipe import Recipe
+from bertvision.recipe import Recipe, head_spec
 from bertvision.serve.card import write_card
 from bertvision.serve.config import Cutting, Decoding, ReaderConfig, TaskConfig
 from bertvision.serve.engines import TorchEngine
@@ -26,37 +25,49 @@ from bertvision.train.scoring import load_members
 from bertvision.train.stored import task_of
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which scores of a run a reader is made of; None: any. checkpoint: its epoch, None for the last one.
+
+    members: names, a list or a text with commas. how: how their probabilities are blended.
+    """
+
+    checkpoint: float | None = None
+    seed: int | None = None
+    members: str | Sequence[str] | None = None
+    how: How | None = None
+
+
 def build_reader(
     run: Path,
     out: Path,
+    wanted: Wanted | None = None,
     *,
-    checkpoint: float | None = None,
-    seed: int | None = None,
-    members: str | Sequence[str] | None = None,
-    how: str | None = None,
     storage: Any = "fp32",
     threshold_data: str = "",
     progress: Progress | None = None,
 ) -> Path:
-    """Writes the reader of a run to `out`: of the last checkpoint (or `checkpoint`) and of all seeds (or `seed`) what
-    scored best on tune, be it a single head or an ensemble; or that of `members`, a list, or a text with commas.
+    """Writes the reader of a run to `out`: of what is wanted the best on tune, a single head or an ensemble.
 
-    how: how the members' probabilities are joined. threshold_data: questions on which the no-answer threshold is
-    chosen anew; then the members need not have been scored together.
+    threshold_data: questions on which the no-answer threshold is chosen anew; the members then need not have been
+    scored together.
     """
-    opened = RunDir.open(run, variants=False)
+    opened, wanted = RunDir.open(run, variants=False), wanted or Wanted()
+    if not task_of(opened).served:
+        raise UserError(f"{run}: there are no readers for the task {opened.recipe().task}")
     choices = _choices(opened)
-    epoch = max(one.epoch for one in choices) if checkpoint is None else checkpoint
+    epoch = max(one.epoch for one in choices) if wanted.checkpoint is None else wanted.checkpoint
     singles = [one.ensemble.members[0] for one in choices if one.ensemble.is_single and one.epoch == epoch]
-    if isinstance(members, str):
-        members = list(dict.fromkeys(one.name for one in named(members, singles, singles)))
-    fitting = [one for one in choices if one.epoch == epoch and seed in (None, one.seed)]
-    if members is not None:
-        fitting = [one for one in fitting if {member.name for member in one.ensemble.members} == set(members)]
-    if how is not None:
-        fitting = [one for one in fitting if one.ensemble.how == how or len(one.ensemble.members) == 1]
-    if not fitting and members and threshold_data:
-        fitting = [_unscored(singles, seed, members, cast(How, how or "max"))]
+    names = wanted.members
+    if isinstance(names, str):
+        names = list(dict.fromkeys(one.name for one in named(names, singles, singles)))
+    fitting = [one for one in choices if one.epoch == epoch and wanted.seed in (None, one.seed)]
+    if names is not None:
+        fitting = [one for one in fitting if {member.name for member in one.ensemble.members} == set(names)]
+    if wanted.how is not None:
+        fitting = [one for one in fitting if one.ensemble.how == wanted.how or len(one.ensemble.members) == 1]
+    if not fitting and names and threshold_data:
+        fitting = [_unscored(singles, wanted.seed, names, wanted.how or "max")]
     if not fitting:
         known = sorted({f"{one.ensemble.parts} (epoch {one.epoch:g}, seed {one.seed})" for one in choices})
         raise UserError(f"{run}: nothing like this was scored; there is: {', '.join(known)}")
@@ -108,11 +119,14 @@ def _assemble(run: RunDir, choice: Score, threshold_data: str = "", progress: Pr
         place = run.seed(choice.seed)
         raise UserError(f"{place}: the head {missing[0]!r} of epoch {choice.epoch:g} is not there; run the study again")
     heads = {one.name: loaded.heads[one] for one in choice.ensemble.members}
-    entries = {one.name: _spec(loaded.specs[one]) for one in choice.ensemble.members}
+    entries = {
+        one.name: {key: value for key, value in head_spec(loaded.specs[one]).items() if key != "fraction"}
+        for one in choice.ensemble.members
+    }
     tuning = {one.name: getattr(recipe.finetune, one.name) for one in fields(Tuning)}
     if loaded.about["step"] == 0 and not (tuning["adapters"] or tuning["lora"]):
         tuning = {}  # the encoder as it came
-    tasks = {name: _task_config(recipe, choice, task.facts())}
+    tasks = {name: _task_config(recipe, choice, task)}
     config = ReaderConfig(lasting(recipe.backbone.name), fingerprint, tuning, tasks)
     notes = {name: {"entries": entries, "outputs": task.outputs}}
     reader = Reader(config, TorchEngine(loaded.backbone, {name: heads}, tasks), about=notes, name=run.path.name)
@@ -130,7 +144,7 @@ def _choose_threshold(
     reader: Reader, task: Task, recipe: Recipe, source: str, progress: Progress | None
 ) -> tuple[float, float]:
     """The no-answer threshold that is best on a set of questions, and the main metric there."""
-    if recipe.task != "spans":
+    if reader.config.tasks[task.name].verb != "answer":
         raise UserError(f"--threshold-data: a reader that gives {recipe.task} has no threshold; leave it out")
     dataset = task.dataset(source, reader.engine.tokenizer, recipe.data)
     collector = task.collector(dataset, recipe.evaluate)
@@ -140,20 +154,15 @@ def _choose_threshold(
     return float(threshold), task.scores(found, dataset, threshold)[task.metrics[-1]]
 
 
-def _spec(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a recipe's entry describes the head itself: its kind and that kind's options."""
-    known = options(entry["kind"])
-    return {key: value for key, value in entry.items() if key == "kind" or key in known}
-
-
-def _task_config(recipe: Recipe, choice: Score, facts: Mapping[str, Any]) -> TaskConfig:
-    data, evaluate = recipe.data, recipe.evaluate
-    too_long = "windows" if recipe.task == "spans" or not is_text(data.train) else "trim"
+def _task_config(recipe: Recipe, choice: Score, task: Task) -> TaskConfig:
+    data, evaluate, facts = recipe.data, recipe.evaluate, task.facts()
+    too_long: Any = "windows" if task.per_token or not is_text(data.train) else "trim"
     low, high = facts.get("scale", (-1.0, 1.0))
     size = len(choice.ensemble.members)
     weights = choice.ensemble.weights or (1.0 / size,) * size
+    kind: Any = recipe.task
     return TaskConfig(
-        recipe.task,
+        kind,
         replace(choice.ensemble, weights=weights),
         float(choice.threshold),
         Decoding(evaluate.decoding, evaluate.nbest, evaluate.answer_tokens),

@@ -75,7 +75,7 @@ def write_card(name: str, config: ReaderConfig, row: Mapping[str, Any], facts: M
 def join_cards(cards: Mapping[str, str]) -> str:
     """One card of several, {name of a task: a reader's card}: the text of each under its task."""
     found = {name: ModelCard(text, ignore_metadata_errors=True) for name, text in cards.items()}
-    licences = sorted({card.data.license for card in found.values() if card.data.license})
+    licences = sorted({licence for card in found.values() if (licence := card.data.get("license"))})
     front = {"library_name": "bertvision"} | ({"license": licences[0]} if len(licences) == 1 else {})
     if len(licences) > 1:
         front |= {"license": "other", "license_name": " and ".join(licences)}

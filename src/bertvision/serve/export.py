@@ -48,7 +48,7 @@ class Members(nn.Module):
     def forward(self, ids: Tensor, types: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
         """ids, types: (B, S) int64; mask: (B, S) bool. Each member's logits, (B, S, 2) for spans, else (B, outputs)."""
         states = self.backbone(Batch(np.arange(0), ids, types, mask, targets=ids))
-        return tuple(head.logits(states) for head in self.heads)
+        return tuple(head.logits(states) for head in self.heads)  # type: ignore[operator]
 
 
 def export(reader: Reader, out: Path, *, int8: bool = False) -> Path:
