@@ -82,8 +82,8 @@ def _download(url: str, file: IO[bytes], size: int, progress: Progress | None) -
                     progress(received, size)
     except urllib.error.HTTPError as error:
         error.close()
-        reason = f"answered {error.code} {error.reason}; try later"
-        raise UserError(f"{url}: {reason}, or give the path of your own copy") from error
+        answer = f"answered {error.code} {error.reason}"
+        raise UserError(f"{url}: {answer}; try later, or give the path of your own copy") from error
     except (urllib.error.URLError, ssl.SSLError, TimeoutError, ConnectionError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise UserError(f"{url}: cannot be reached ({reason}); go online, or give the path of your own copy") from error

@@ -32,10 +32,8 @@ class GlueTask(NamedTuple):
 
 
 _TABLE = json.loads(Path(__file__).with_name("glue.json").read_text(encoding="utf-8"))
-GLUE = {
-    name: GlueTask(**{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()})
-    for name, entry in _TABLE.items()
-}
+_LISTS = ("text", "labels", "metrics", "hub_text")
+GLUE = {name: GlueTask(**entry | {key: tuple(entry[key]) for key in _LISTS}) for name, entry in _TABLE.items()}
 
 
 def parse(source: str) -> tuple[str, str]:
@@ -78,7 +76,7 @@ def read(source: str, folder: str = "data/glue", left_out: list[int] | None = No
 def hub_rows(name: str, split: str, way_out: str = "try later") -> list[Row]:
     """The rows of a split from the hub, labels spelt as in the official files."""
     config, task = name.lower().replace("-", ""), GLUE[name]
-    rows = []
+    rows: list[Row] = []
     for row in load_hub(f"{PREFIX}{name}/{split}", (HUB, config), split.replace("dev", "validation"), way_out):
         gold = [task.labels[row["label"]] if task.labels else f"{row['label']:.3f}"] if is_labelled(split) else []
         rows.append((len(rows) + 1, (*(row[column] for column in task.hub_text), *gold)))

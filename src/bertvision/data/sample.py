@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from bertvision.errors import UserError, nearest
+from bertvision.errors import UserError
 
 Item = TypeVar("Item")
 
@@ -105,16 +105,12 @@ class Fact:
         low, high, step, unit = options if form == "number" else (*options, 1, "")
         while True:
             number = dice.between(low // step, high // step) * step
-            value = str(first_year + number) if form == "year" else _written(number)
+            value = NUMBERS[number] if number < len(NUMBERS) else f"{number:,}"  # 7 -> seven, 3200 -> 3,200
+            value = str(first_year + number) if form == "year" else value
             if value not in used:
                 used.add(value)
                 return f"{value} {unit}".rstrip()
             high += step  # a narrow range may be used up
-
-
-def _written(number: int) -> str:
-    """7 -> seven, 42 -> 42, 3200 -> 3,200."""
-    return NUMBERS[number] if number < len(NUMBERS) else f"{number:,}"
 
 
 class Kind(NamedTuple):
@@ -152,15 +148,10 @@ class Forms(NamedTuple):
 
 
 class Told(NamedTuple):
-    """A fact as the text states it: the question in its words, the value and its offset."""
+    """A fact as the text states it: the question in its words, and the value as an answer."""
 
     echo: str
-    text: str
-    start: int
-
-    @property
-    def span(self) -> dict[str, Any]:
-        return {"text": self.text, "answer_start": self.start}
+    span: dict[str, Any]
 
 
 @dataclass(eq=False)
@@ -181,8 +172,6 @@ def make(split: str, questions: int, seed: int) -> list[dict[str, Any]]:
 
     A larger set begins with the articles of a smaller one. No name of one split is in another.
     """
-    if split not in SPLITS:
-        raise UserError(f"sample: no split is called {split!r}; {nearest(split, SPLITS)}")
     if questions < 1:
         raise UserError(f"sample: the number of questions must be 1 or more, not {questions}")
     articles: list[dict[str, Any]] = []
@@ -259,7 +248,7 @@ def _write(kind: Kind, things: list[Thing], place: str, dice: Dice, split: str, 
         start = len(text) + len(left)
         sentence = f"{left}{value}{right}. "
         text += sentence if text.endswith(" and ") else _capital(sentence)
-        thing.told[fact] = Told(echo, text[start : start + len(value)], start)
+        thing.told[fact] = Told(echo, {"text": text[start : start + len(value)], "answer_start": start})
         previous = thing
     return text + dice.pick(_DATA["closings"]) + "." if dice.chance(0.25) else text[:-1]
 

@@ -50,7 +50,7 @@ class Frame:
         ids, kinds = encoded.ids, encoded.type_ids
         first, end_first = owner.index(0), owner.index(0) + owner.count(0)
         if not pair:
-            types = (kinds[0], kinds[first], kinds[first], kinds[first], kinds[last])
+            types = tuple(kinds[i] for i in (0, first, first, first, last))
             return cls(tuple(ids[:first]), (), tuple(ids[end_first:]), types)
         second, end_second = owner.index(1), owner.index(1) + owner.count(1)
         types = tuple(kinds[i] for i in (0, first, min(end_first, last), second, min(end_second, last)))
