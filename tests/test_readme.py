@@ -10,6 +10,7 @@ import torch
 from bertvision import States
 from bertvision.cli import app
 from bertvision.heads import HEADS, build_head
+from bertvision.registry import SOURCES
 from real import has
 from runs import bertvision, encoder
 
@@ -90,6 +91,7 @@ def test_the_python_in_it_runs():
     finally:
         for kind in set(HEADS) - known:
             del HEADS[kind]
+        SOURCES.pop("reviews", None)
     assert pieces
 
 
