@@ -87,15 +87,6 @@ def test_facts_are_enough_without_the_training_data(own, tokenizer, tmp_path):
     assert len(again.dataset(own.test, tokenizer, own).windows) == 20
 
 
-def test_a_limit_is_nested(own, tokenizer):
-    found = [Labels().load(dataclasses.replace(own, limit=n), tokenizer, 0) for n in (5, 20, 0)]
-    for split, sizes in (("train", [5, 20, 40]), ("tune", [1, 4, 10])):
-        kept = [{one.id for one in sets[split].records} for sets in found]
-        assert [len(each) for each in kept] == sizes
-        assert kept[0] < kept[1] < kept[2]
-    assert all(len(sets["test"].records) == 20 for sets in found)
-
-
 def test_answerability_of_windows_and_questions(tokenizer):
     data = DataRecipe("sample:train:60", "sample:tune:20", "sample:test:40", max_length=64, overlap=16)
     task, spans = Labels(), Spans().load(data, tokenizer, 0)

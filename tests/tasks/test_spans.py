@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,10 +11,9 @@ import torch
 from bertvision.data.batches import Batch, collate
 from bertvision.data.sources import is_synthetic
 from bertvision.data.squad import records
-from bertvision.errors import UserError
 from bertvision.evaluate.squad import score
 from bertvision.recipe import DataRecipe, EvaluateRecipe
-from bertvision.tasks import TASKS, Dataset, Spans
+from bertvision.tasks import Dataset, Spans
 from bertvision.tasks.decode import SpanPredictions
 from encoders import tiny_tokenizer
 
@@ -60,33 +60,12 @@ def test_a_tune_set_is_split_off_by_article(tokenizer):
 
 def test_a_fraction_is_part_of_a_larger_and_of_training_alone(tokenizer):
     ids = {}
-    for fraction in (0.1, 0.5, 1.0):
-        recipe = DataRecipe(train="sample:train:200", tune="sample:tune:40", test="sample:test:60", fraction=fraction)
-        found = Spans().load(recipe, tokenizer, seed=0)
-        ids[fraction] = {record.id for record in found["train"].records}
+    for fraction, limit in ((0.1, 0), (0.5, 30), (0.5, 0), (1.0, 150), (1.0, 0)):
+        found = Spans().load(replace(SAMPLE, fraction=fraction, limit=limit), tokenizer, seed=0)
+        ids[fraction, limit] = {record.id for record in found["train"].records}
         assert (len(found["tune"].records), len(found["test"].records)) == (40, 60)
-    assert [len(each) for each in ids.values()] == [20, 100, 200]
-    assert ids[0.1] < ids[0.5] < ids[1.0]
-
-
-def test_windows_are_cut_as_the_recipe_says(tokenizer):
-    recipe = DataRecipe(
-        train="sample:train:20", tune="sample:tune:20", test="sample:test:20", max_length=64, overlap=16
-    )
-    for each in Spans().load(recipe, tokenizer, seed=0).values():
-        assert each.windows.lengths.max() == 64
-        assert len(each.windows) > len(each.records)
-
-
-def test_files_are_read(tokenizer, tmp_path):
-    qa = {"id": "1", "question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]}
-    article = {"title": "A", "paragraphs": [{"context": "Ada wrote it.", "qas": [qa]}]}
-    path = tmp_path / "mine.json"
-    path.write_text(json.dumps({"version": "v2.0", "data": [article]}))
-    found = Spans().load(DataRecipe(train=str(path), tune="sample:tune:5", test=str(path)), tokenizer, 0)
-    assert [record.answers for record in found["train"].records] == [("Ada",)]
-    with pytest.raises(UserError, match=r"none\.json: no such file"):
-        Spans().load(DataRecipe(train=str(tmp_path / "none.json")), tokenizer, 0)
+    assert [len(each) for each in ids.values()] == [20, 30, 100, 150, 200]
+    assert all(less < more for less, more in pairwise(ids.values()))
 
 
 def batch_of(sets, size: int = 6) -> Batch:
@@ -114,33 +93,6 @@ def test_the_loss_neither_sees_nor_moves_padding(sets):
     wider = torch.cat([logits.detach(), torch.full((len(logits), 5, 2), 99.0)], dim=1)
     padded = [torch.nn.functional.pad(each, (0, 5)) for each in (batch.ids, batch.types, batch.mask)]
     assert float(Spans().loss(wider, Batch(batch.index, *padded, batch.targets))) == pytest.approx(loss.item())
-
-
-def test_the_loss_falls_to_nothing_for_the_right_logits(sets):
-    batch = batch_of(sets)
-    logits = torch.zeros(*batch.ids.shape, 2)
-    for side in (0, 1):
-        logits[torch.arange(len(logits)), batch.targets[:, side], side] = 50.0
-    assert float(Spans().loss(logits, batch)) < 1e-6
-
-
-@pytest.mark.parametrize(
-    ("how", "joined"),
-    [
-        ("max", lambda shares: shares.amax(dim=0)),
-        ("mean", lambda shares: shares.mean(dim=0)),
-        ("product", lambda shares: shares.log().mean(dim=0).exp()),
-    ],
-)
-def test_an_ensemble_joins_probabilities(how, joined, sets):
-    batch = batch_of(sets)
-    members = [torch.randn(*batch.ids.shape, 2, generator=torch.Generator().manual_seed(n)) for n in range(3)]
-    blended = Spans().blend(members, batch.mask, how)
-    for row in range(len(batch.ids)):
-        real = batch.mask[row]
-        expected = joined(torch.stack([torch.softmax(each[row, real], dim=0) for each in members]))
-        torch.testing.assert_close(blended[row, real].exp(), expected)
-        assert bool((blended[row, ~real] == -torch.inf).all())
 
 
 def gold_predictions(dataset: Dataset, doubts: np.ndarray) -> SpanPredictions:
@@ -192,10 +144,6 @@ def test_scores_without_answerable_questions_are_still_json(tokenizer):
     assert "HasAns_spans_f1" not in scores
 
 
-def test_reported_thresholds(sets):
-    assert Spans().thresholds(1.5) == [("zero", 0.0), ("tune", 1.5)]
-
-
 def test_a_collector_follows_the_recipe(sets):
     options = EvaluateRecipe(decoding="independent", answer_tokens=7, nbest=3)
     collector = Spans().collector(sets["test"], options)
@@ -207,15 +155,6 @@ def test_a_collector_follows_the_recipe(sets):
     assert found.scores.shape == (60, 3)
     assert np.isneginf(found.scores[:, 1:]).mean() > 0.5  # the older rule gives one candidate per window
     assert collector.options == {"nbest": 3, "answer_tokens": 7, "rule": "independent"}
-
-
-def test_a_limit_is_part_of_a_larger_and_of_a_fraction(tokenizer):
-    ids = {}
-    for limit, fraction in ((30, 1.0), (90, 1.0), (90, 0.2), (5000, 1.0)):
-        recipe = DataRecipe("sample:train:200", "sample:tune:40", "sample:test:60", limit=limit, fraction=fraction)
-        ids[limit, fraction] = {record.id for record in Spans().load(recipe, tokenizer, 0)["train"].records}
-    assert [len(each) for each in ids.values()] == [30, 90, 40, 200]
-    assert ids[30, 1.0] < ids[90, 0.2] < ids[90, 1.0] < ids[5000, 1.0]
 
 
 @pytest.mark.parametrize("option", ["negatives", "edited"])
@@ -247,16 +186,3 @@ def test_what_is_kept_are_log_probabilities_without_padding(sets):
     assert kept.shape == (batch.tokens, 2)
     first = int(batch.mask[0].sum())
     torch.testing.assert_close(kept[:first], logits[0, :first].log_softmax(dim=0))
-
-
-def test_predictions_are_read_back(sets):
-    found = gold_predictions(sets["test"], np.full(60, 0.5))
-    again = Spans().read_predictions(json.loads(json.dumps(found.to_json())), "x.json")
-    assert again.answers(1.0) == found.answers(1.0)
-
-
-def test_tasks_by_name():
-    assert {name: task().name for name, task in TASKS.items()} == {
-        name: name for name in ("spans", "labels", "score", "tokens")
-    }
-    assert TASKS["spans"]().outputs == 2

@@ -1,6 +1,7 @@
 """Token labels: windows that cover every word once, entity scores as seqeval counts them, and a study end to end."""
 
 import dataclasses
+import functools
 import json
 import random
 
@@ -27,6 +28,7 @@ from tables import conll
 LABELS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 
 
+@functools.cache
 def tokenizer(family: str = "bert"):
     found = tiny_tokenizer(family).backend_tokenizer
     found.no_truncation()

@@ -13,7 +13,7 @@ from bertvision.data.batches import Batch
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
 from bertvision.evaluate.bootstrap import Points
-from bertvision.evaluate.ensemble import How, combine
+from bertvision.evaluate.ensemble import How
 from bertvision.heads import Reduce
 from bertvision.recipe import DataRecipe, EvaluateRecipe
 
@@ -58,12 +58,11 @@ class Task(Protocol):
     outputs: logits per position. metrics: percentages, the last one decides. Both are right once the task is settled or
     has loaded its data.
     reduce: how the rows of a head become one prediction per window, unless the head's entry says otherwise: "none" for
-    a prediction per token (per_token), "first" for [CLS] alone. positions_compete: whether probabilities are over the
+    a prediction per token, "first" for [CLS] alone. positions_compete: whether probabilities are over the
     positions rather than over the outputs, so that a bias would change nothing. served: whether a reader can be made.
     """
 
     name: ClassVar[str]
-    per_token: ClassVar[bool] = False
     reduce: ClassVar[Reduce] = "first"
     positions_compete: ClassVar[bool] = False
     served: ClassVar[bool] = False
@@ -71,6 +70,11 @@ class Task(Protocol):
 
     @property
     def outputs(self) -> int: ...
+
+    @property
+    def per_token(self) -> bool:
+        """Whether there is a prediction per token."""
+        return self.reduce == "none"
 
     def settle(self, data: DataRecipe, facts: Mapping[str, Any]) -> None:
         """Takes from a recipe, and from the facts of an earlier `load`, what is known without reading the data."""
@@ -92,10 +96,6 @@ class Task(Protocol):
     def log_probabilities(self, logits: Tensor, mask: Tensor) -> Tensor:
         """Log-probabilities in the shape of the logits; mask: (B, S), the real tokens."""
         return logits.float().log_softmax(dim=-1)
-
-    def blend(self, logits: Sequence[Tensor], mask: Tensor, how: How = "max") -> Tensor:
-        """An ensemble of members, as logits."""
-        return combine(((self.log_probabilities(each, mask), 1.0) for each in logits), how)
 
     def joined_by(self, how: How) -> How:
         """How log-probabilities are combined where `how` is asked for."""
@@ -158,7 +158,7 @@ def same_share(one: NDArray, other: NDArray) -> float:
 
 # A sort of mistake: why, which examples (Q,), how telling each of them is (Q,). `{right}` and `{wrong}` in the reason
 # stand for a member that is.
-Sort = tuple[str, NDArray[np.bool_], NDArray[np.float64]]
+Sort = tuple[str, Any, Any]
 
 
 def disputes(right: NDArray[np.bool_], sure: NDArray[np.float64]) -> list[Sort]:

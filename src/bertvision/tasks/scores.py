@@ -111,10 +111,6 @@ class Score(Task):
         """A score has no probability: the logits themselves, (B, 1)."""
         return logits.float()
 
-    def blend(self, logits: Sequence[Tensor], mask: Tensor, how: How = "max") -> Tensor:
-        """The mean of the members' scores, (B, 1)."""
-        return torch.stack([each.float() for each in logits]).mean(dim=0)
-
     def joined_by(self, how: How) -> How:
         """Scores are no probabilities: their ensemble is the mean, which is what `product` does to logarithms."""
         return "product"

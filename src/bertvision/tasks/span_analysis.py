@@ -104,8 +104,7 @@ def by_group(labels: Sequence[str], scores: NDArray[np.float64]) -> list[dict[st
         {"group": str(name), "questions": int(count), "f1": float(100 * total / count)}
         for name, count, total in zip(names, counts, sums)
     ]
-    numbers = {row["group"]: row["group"].split()[0].split("–")[0] for row in rows}
-    return sorted(rows, key=lambda row: int(number) if (number := numbers[row["group"]]).isdecimal() else 0)
+    return sorted(rows, key=lambda row: _number(str(row["group"])))
 
 
 def answer_length(words: int) -> str:
@@ -177,6 +176,11 @@ def sorts_of_mistake(records: Sequence[Record], verdicts: Mapping[str, Verdict])
         ("a near miss: the right place, the wrong ends", spoken & has & (f1s.min(axis=0) > 0), f1s.mean(axis=0)),
     ]
     return sorts + disputes(right, certain)
+
+
+def _number(group: str) -> int:
+    number = group.split()[0].split("–")[0]
+    return int(number) if number.isdecimal() else 0
 
 
 def _share(flags: NDArray[np.bool_]) -> float | None:

@@ -35,7 +35,6 @@ class Spans(Task):
     """Extractive question answering with unanswerable questions: two logits per token, start and end."""
 
     name: ClassVar[str] = "spans"
-    per_token: ClassVar[bool] = True
     served: ClassVar[bool] = True
     reduce: ClassVar[Reduce] = "none"
     positions_compete: ClassVar[bool] = True

@@ -41,7 +41,6 @@ class Tokens(Task):
     """A label for every word of a sentence: one logit per label and token. F1 counts whole entities."""
 
     name: ClassVar[str] = "tokens"
-    per_token: ClassVar[bool] = True
     reduce: ClassVar[Reduce] = "none"
     metrics: tuple[str, ...] = ("precision", "recall", "f1")
 
@@ -133,13 +132,13 @@ class Tokens(Task):
         """Of one member: the scores, the confusion of labels, and F1 of each type of entity."""
         numbers = {label: number for number, label in enumerate(self.labels)}
         pairs = [(record.labels, own) for record, own in zip(dataset.records, predictions.labels)]
-        words = [(numbers.get(a, 0), numbers.get(b, 0)) for gold, said in pairs for a, b in zip(gold, said)]
-        counts = metrics.confusion(*np.array(words).T, len(self.labels)).astype(int)
+        gold, own = (np.array([numbers.get(one, 0) for pair in pairs for one in pair[side]]) for side in (0, 1))
+        counts = metrics.confusion(gold, own, len(self.labels)).astype(int)
         by_type = []
         for kind in sorted({label[2:] for label in self.labels if label != OUTSIDE}):
             both = [[{one for one in entities(side) if one[0] == kind} for side in pair] for pair in pairs]
-            own = np.array([(len(gold & said), len(said), len(gold)) for gold, said in both], np.float64)
-            by_type.append({"group": kind, "questions": int(own[:, 2].sum()), "f1": f1(own)})
+            values = np.array([(len(gold & said), len(said), len(gold)) for gold, said in both], np.float64)
+            by_type.append({"group": kind, "questions": int(values[:, 2].sum()), "f1": f1(values)})
         confusion = {"labels": list(self.labels), "matrix": counts.tolist()}
         return self.scores(predictions, dataset, 0.0) | {"confusion": confusion, "by_type": by_type}
 
