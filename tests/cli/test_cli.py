@@ -113,8 +113,9 @@ def test_a_head_of_the_users_own_file(place, tmp_path):
 
 
 def test_what_rows_say_about_themselves_stands_under_the_table(capsys):
-    place = {"seed": 1, "checkpoint": 1.0, "member": "backbone", "role": "backbone", "threshold_from": ""}
-    print_table([{**place, "variant": name, "matthews": 0.0, "note": "always says 'no'"} for name in ("CoLA", "RTE")])
+    ensemble = {"members": [{"head": "", "seed": 1, "epoch": 1.0}]}
+    row = {"ensemble": ensemble, "threshold": 0.0, "matthews": 0.0, "note": "always says 'no'"}
+    print_table([row | {"variant": name} for name in ("CoLA", "RTE")])
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2:] == [f"{name}: backbone (epoch 1, seed 1): always says 'no'." for name in ("CoLA", "RTE")]
 

@@ -204,15 +204,6 @@ def test_names_are_escaped_everywhere(tmp_path):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in grid}) == 1  # a name adds no column
 
 
-def test_files_that_a_report_can_do_without(tmp_path):
-    (tmp_path / "analysis.json").write_text('{"members": ', encoding="utf-8")
-    (tmp_path / "comparisons.json").write_text("[]", encoding="utf-8")
-    page = write(tmp_path, rows())
-    check_page(page)
-    assert "analysis.json is left out" in page and "comparisons.json is left out" in page
-    assert page.count("<svg ") == 4
-
-
 def test_half_a_study_says_what_is_missing(tmp_path):
     half = [row for row in rows() if row["seed"] == 1 and row["checkpoint"] == 0.3 and row["role"] == "backbone"]
     page = write(tmp_path, half, facts=FACTS | {"finished": None})
