@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import ModelCard, ModelCardData
+from jinja2 import Template
 
 from bertvision import __version__
 from bertvision.data.glue import PREFIX
@@ -30,6 +30,8 @@ TEXTS = {
     "SQuADShifts": ("cc-by-4.0", "CC BY 4.0", "squadshifts"),
 }
 METRICS = ("exact", "f1", "HasAns_f1", "NoAns_f1", "accuracy", "matthews", "pearson", "spearman")
+FRONT = re.compile(r"\A---\n.*?^---$", re.DOTALL | re.MULTILINE)  # the YAML block of a card
+LICENCE = re.compile(r"^license: (.+)$", re.MULTILINE)
 HEADING = re.compile(r"^(?=#)", re.MULTILINE)
 
 
@@ -44,16 +46,11 @@ def write_card(name: str, config: ReaderConfig, row: Mapping[str, Any], facts: M
     deeds |= {"sample set": "Apache-2.0, as bertvision"} if "sample:" in sources else {}
     backbone_licence = BACKBONES.get(config.backbone)
     main = next((key.removeprefix("tune_") for key in row if key.startswith("tune_")), "")
-    front = ModelCardData(
-        library_name="bertvision",
-        pipeline_tag=PIPELINES[task.verb],
-        base_model=None if Path(config.backbone).is_absolute() else config.backbone,
-        license=next((licence for licence, _, _ in texts.values()), backbone_licence or "other"),
-    )
     low, high = task.scale
-    card = ModelCard.from_template(
-        front,
-        template_path=str(TEMPLATE),
+    card = Template(TEMPLATE.read_text(encoding="utf-8")).render(
+        pipeline=PIPELINES[task.verb],
+        base_model="" if Path(config.backbone).is_absolute() else config.backbone,
+        licence=next((licence for licence, _, _ in texts.values()), backbone_licence or "other"),
         name=name,
         version=__version__,
         purpose=PURPOSE[task.verb].format(labels=", ".join(task.labels), low=low, high=high),
@@ -69,16 +66,16 @@ def write_card(name: str, config: ReaderConfig, row: Mapping[str, Any], facts: M
         backbone_licence=backbone_licence,
         deeds=deeds,
     )
-    return f"{str(card).rstrip()}\n"
+    return f"{card.rstrip()}\n"
 
 
 def join_cards(cards: Mapping[str, str]) -> str:
     """One card of several, {name of a task: a reader's card}: the text of each under its task."""
-    found = {name: ModelCard(text, ignore_metadata_errors=True) for name, text in cards.items()}
-    licences = sorted({licence for card in found.values() if (licence := card.data.get("license"))})
+    found = {name: FRONT.sub("", card).strip() for name, card in cards.items()}
+    licences = sorted({licence for card in cards.values() for licence in LICENCE.findall(card)})
     front = {"library_name": "bertvision"} | ({"license": licences[0]} if len(licences) == 1 else {})
     if len(licences) > 1:
         front |= {"license": "other", "license_name": " and ".join(licences)}
-    parts = [f"# {name}\n\n{HEADING.sub('#', card.text.strip())}" for name, card in found.items()]
+    parts = [f"# {name}\n\n{HEADING.sub('#', text)}" for name, text in found.items()]
     lines = [f"{key}: {value}" for key, value in front.items()]
     return "\n".join(["---", *lines, "---\n\n"]) + "\n\n".join(parts) + "\n"
