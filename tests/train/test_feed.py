@@ -64,7 +64,7 @@ def test_auto_measures_for_itself_unless_states_are_read_once(tmp_path, monkeypa
     train(tmp_path / "measured", states="auto")
     assert said(tmp_path / "measured").split(",")[0] in ("states: live", "states: stored")
     assert "live takes" in said(tmp_path / "measured") and "stored" in said(tmp_path / "measured")
-    monkeypatch.setattr(forecasts.Forecast, "choose", lambda self: ("live", f"tune is read {self.looks.times} times"))
+    monkeypatch.setattr(forecasts.Forecast, "choose", lambda self: ("live", f"tune is read {self.looks} times"))
     train(tmp_path / "checked", epochs=1, states="auto", patience=5, checks=4)
     assert said(tmp_path / "checked") == "states: live, for tune is read 4 times"
     monkeypatch.setattr(feed, "forecast", None)

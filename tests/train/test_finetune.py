@@ -113,15 +113,6 @@ def test_rates_of_head_adapters_and_the_rest(tmp_path):
     assert max(norms) == pytest.approx(1e-5, rel=0.1)
 
 
-@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "restarts"])
-@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
-def test_schedules_and_optimisers_move_the_encoder(schedule, optimizer, tmp_path):
-    recipe = brief(checkpoints=[0], schedule=schedule, optimizer=optimizer, restarts=2, train_layers=1, warmup=1)
-    found = moved(tmp_path, recipe)
-    assert found["head"] > 0
-    assert found["encoder.layer.2.output.dense.weight"] > 0
-
-
 @pytest.mark.parametrize("plan", [{"train_layers": 0}, {"train_layers": 1}, {}, {"train_layers": 0, "adapters": 4}])
 @pytest.mark.parametrize("kind", sorted(HEADS))
 def test_every_head_can_be_tuned_jointly_under_every_plan(kind, plan, tmp_path):

@@ -243,16 +243,3 @@ def test_shares_are_nested_and_hold_whole_examples(small, large, seed):
     assert set(WINDOWS.example[one.seen]).isdisjoint(WINDOWS.example[~one.seen])
     assert len(set(WINDOWS.example[one.seen])) == max(1, round(small * len(DATA["train"].records)))
     assert len(WINDOWS) > len(DATA["train"].records)
-
-
-def test_rows_of_a_batch():
-    plan = plan_of(1, 16)
-    share = Share(WINDOWS, plan, 0.5, batch_size=8, seed=0)
-    batch = collate(WINDOWS, plan[0], BACKBONE.pad)
-    layers = BACKBONE(batch, "last").layers.detach()
-    states, part = share.of(States(layers, batch.mask), batch)
-    rows = share.seen[batch.index]
-    assert 0 < rows.sum() < len(rows)
-    for key in ("index", "ids", "types", "targets", "mask"):
-        assert np.array_equal(getattr(batch, key)[rows], getattr(part, key)), key
-    assert np.array_equal(layers[rows], states.layers) and np.array_equal(part.mask, states.mask)

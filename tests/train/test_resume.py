@@ -151,17 +151,3 @@ def test_two_processes_cannot_work_in_one_run(tmp_path):
         second.err
         == f"bertvision: {tmp_path}/run: another process is at work here; wait for it, or choose another place\n"
     )
-
-
-def test_a_damaged_snapshot_is_one_clear_line(whole, tmp_path):
-    snapshot = tmp_path / "run" / "seed-1" / "finetune.snapshot.safetensors"
-    assert start(tmp_path).kill_when(snapshot.exists)
-    content = snapshot.read_bytes()
-    for damaged in (b"", content[:100], content[:-1000], bytes(1000)):
-        snapshot.write_bytes(damaged)
-        done = start(tmp_path).wait()
-        assert done.code == 2
-        assert done.err.count("\n") == 1 and "Traceback" not in done.err
-        assert str(snapshot) in done.err and "damaged" in done.err and "delete it" in done.err
-    snapshot.unlink()
-    assert_same(finished(tmp_path), whole)

@@ -89,15 +89,28 @@ class Feeds:
         return live(self.backbone, self.selection.reads, self.selection.positions)
 
     def _find(self, windows: Windows, name: str) -> Store | None:
-        """A store in `tapped` that fits."""
-        if name not in self._found and self.tapped is not None:
-            store, others = find_store(self.tapped, self.backbone, windows, self.selection)
-            if store is not None:
-                self.journal.note(f"states of {name}: read from {store.directory.name}")
-            elif others:
-                self.journal.note(f"states of {name}: no store fits; " + "; ".join(others))
-            self._found[name] = store
-        return self._found.get(name)
+        """The smallest complete store in `tapped` that holds all that is read of these windows, in the same format."""
+        if name in self._found or self.tapped is None:
+            return self._found.get(name)
+        manifests, found, others = sorted(self.tapped.glob(f"*/{NAME}")), [], []
+        made_from = fingerprints(self.backbone, windows) if manifests else None  # reads all weights: do it once
+        for manifest in manifests:
+            try:
+                store = Store.open(manifest.parent, self.backbone, windows, made_from)
+                kept, wanted = store.manifest.selection, self.selection
+                if kept.dtype != wanted.dtype or not store.offers(wanted.reads, wanted.positions):
+                    raise UserError(f"{store.directory}: holds {kept}")
+                store.verify()
+                found.append(store)
+            except UserError as error:
+                others.append(str(error).removeprefix(f"{self.tapped}{os.sep}"))
+        smallest = min(found, key=lambda store: store.bytes, default=None)
+        if smallest is not None:
+            self.journal.note(f"states of {name}: read from {smallest.directory.name}")
+        elif others:
+            self.journal.note(f"states of {name}: no store fits; " + "; ".join(others))
+        self._found[name] = smallest
+        return smallest
 
     def _write(self, windows: Windows, name: str) -> Store | None:
         place = self.directory / name
@@ -160,24 +173,3 @@ def store_states(
     """`write_store`, with a progress bar."""
     with journal.stage(stage, int(windows.lengths.sum())) as progress:
         return write_store(directory, backbone, windows, selection, advance=progress.advance)
-
-
-def find_store(
-    place: Path, backbone: Backbone, windows: Windows, selection: Selection
-) -> tuple[Store | None, list[str]]:
-    """The smallest complete store of these windows in `place` that was kept as selection.dtype and has all that is
-    read; if there is none, why each of those there was passed over."""
-    manifests = sorted(place.glob(f"*/{NAME}"))
-    made_from = fingerprints(backbone, windows) if manifests else ("", "", "")  # reads all weights: do it once
-    found: list[Store] = []
-    others: list[str] = []
-    for manifest in manifests:
-        try:
-            store = Store.open(manifest.parent, backbone, windows, made_from)
-            if store.manifest.dtype != selection.dtype or not store.offers(selection.reads, selection.positions):
-                raise UserError(f"{store.directory}: holds {store.manifest.selection}")
-            store.verify()
-            found.append(store)
-        except UserError as error:
-            others.append(str(error).removeprefix(f"{place}{os.sep}"))
-    return min(found, key=lambda store: store.bytes, default=None), others

@@ -53,7 +53,7 @@ class Agenda:
         self.own = 0, 0.0  # tokens and seconds of the current stage since it began or resumed
         self.spent: dict[Kind, tuple[int, float]] = {}  # tokens and seconds, the kind measured last is last
 
-    def plan(self, stages: Sequence[Planned], part: str = "") -> None:
+    def plan(self, stages: Iterable[Planned], part: str = "") -> None:
         """Sets the stages of a part, in place of those it had."""
         self.parts[part] = [replace(stage) for stage in stages]
 
@@ -97,17 +97,14 @@ class Agenda:
 
     def outlook(self) -> str:
         """`2 of 9 · next: heads on epoch 0.3, seed 1 · about 6 min left in all`; empty where nothing is planned."""
-        stages = self.stages
-        if not stages:
+        done, count = sum(stage.done for stage in self.stages), len(self.stages)
+        if not count:
             return ""
-        done = sum(stage.done for stage in stages)
-        words = [f"{done + 1} of {len(stages)}" if self.current else f"{done} of {len(stages)} done"]
+        words = [f"{done + 1} of {count}" if self.current else f"{done} of {count} done"]
         todo = [(part, s) for part, found in self.parts.items() for s in found if not s.done and s is not self.current]
-        if todo:
-            part, following = todo[0]
-            words.append(f"next: {f'{part}: ' if part and self.current and part != self.part else ''}{following.name}")
-        left = self.seconds_left
-        if left is not None:
+        for part, following in todo[:1]:
+            words.append(f"next: {f'{part}: ' if self.current and part != self.part else ''}{following.name}")
+        if (left := self.seconds_left) is not None:
             words.append(f"about {duration(left)} left in all")
         return " · ".join(words)
 
