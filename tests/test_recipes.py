@@ -17,11 +17,10 @@ from bertvision.backbone.tuning import Tuning
 from bertvision.cli import app
 from bertvision.evaluate.ensemble import GREEDY
 from bertvision.heads import build_head
-from bertvision.recipe import Recipe, load_recipe, to_toml
+from bertvision.recipe import Recipe, load_recipe, reached, to_toml
 from bertvision.report.published import for_run
 from bertvision.train.bank import at_fractions, unique_names
 from bertvision.train.count import parameter_table
-from bertvision.train.finetune import checkpoint_epochs
 from encoders import save_tiny
 from tables import conll, glue_folder, labelled
 
@@ -109,7 +108,7 @@ def test_published_results_have_a_place(path):
     recipe = load_recipe(path)
     known = {*members(recipe), *(["ensemble", "best head"] if recipe.heads else [])}
     for entry in recipe.paper:
-        assert entry["checkpoint"] in checkpoint_epochs(recipe.finetune)
+        assert entry["checkpoint"] in reached(recipe.finetune.epochs, recipe.finetune.checkpoints)
         assert entry["member"] in known or entry["member"].endswith(("(not named)", "(BERT-large)"))
         assert set(entry) <= {"checkpoint", "member", "source", "on", "label", "when", "variant", *SCORES, *COSTS}
         assert entry.get("variant", "") in ("", *(variant["name"] for variant in recipe.variants))
@@ -158,7 +157,7 @@ def test_runs_from_tuning_to_report(path, encoders, tmp_path):
     assert [row for row in rows if row["member"] != GREEDY] == scored
     assert any(row["member"] == GREEDY for row in rows) == bool(recipe.heads)
     variants = [variant["name"] for variant in recipe.variants] or [None]
-    for epoch, variant in product(checkpoint_epochs(recipe.finetune), variants):
+    for epoch, variant in product(reached(recipe.finetune.epochs, recipe.finetune.checkpoints), variants):
         here = [row for row in rows if row["checkpoint"] == epoch and row.get("variant") == variant]
         assert {row["member"] for row in here if row["role"] != "ensemble"} == set(members(recipe))
         assert any(row["role"] == "ensemble" for row in here) == bool(recipe.heads)

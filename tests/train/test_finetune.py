@@ -9,11 +9,11 @@ from safetensors.torch import load_file
 from bertvision.backbone import cpu_kernels
 from bertvision.errors import UserError
 from bertvision.heads import HEADS
-from bertvision.recipe import Recipe
+from bertvision.recipe import Recipe, reached
 from bertvision.tasks import Spans
 from bertvision.train import feed
 from bertvision.train.bank import HeadBank, at_fractions, bank_path
-from bertvision.train.finetune import Checkpoint, checkpoint_epochs
+from bertvision.train.finetune import Checkpoint
 from bertvision.train.study import Study
 from encoders import FAMILIES
 from runs import encoder, load, recipe_of
@@ -64,7 +64,7 @@ def moved(directory: Path, recipe: Recipe) -> dict[str, float]:
     ],
 )
 def test_the_epochs_of_checkpoints(epochs, checkpoints, expected):
-    assert checkpoint_epochs(recipe_of(finetune={"epochs": epochs, "checkpoints": checkpoints}).finetune) == expected
+    assert reached(epochs, checkpoints) == expected
 
 
 def test_checkpoints_at_fractions(tmp_path):

@@ -80,14 +80,11 @@ class Checkpoint:
         return self.directory / "head.safetensors"
 
 
-def checkpoint_epochs(recipe: FinetuneRecipe) -> list[float]:
-    """The epochs at which there are checkpoints."""
-    return reached(recipe.epochs, recipe.checkpoints)
-
-
 def planned_checkpoints(directory: Path, recipe: FinetuneRecipe) -> dict[float, Checkpoint]:
     """{epoch: the checkpoint that tuning leaves, or has left, in `directory`}"""
-    return {epoch: Checkpoint(directory / f"checkpoint-{epoch:g}") for epoch in checkpoint_epochs(recipe)}
+    return {
+        epoch: Checkpoint(directory / f"checkpoint-{epoch:g}") for epoch in reached(recipe.epochs, recipe.checkpoints)
+    }
 
 
 @dataclass(frozen=True, slots=True)
