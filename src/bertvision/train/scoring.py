@@ -239,11 +239,9 @@ def score_rows(
     """
     for one, predictions in found.predictions.items():
         seconds = found.seconds[one]
-        speed = {
-            "infer_seconds": round(seconds, 3),
-            "ms_per_question": round(1000 * seconds / max(len(dataset.records), 1), 4),
-        }
-        cost = replace(join_costs({member: costs[member] for member in one.members}), **speed)
+        speed = round(1000 * seconds / max(len(dataset.records), 1), 4)
+        joined = join_costs({member: costs[member] for member in one.members})
+        cost = replace(joined, infer_seconds=round(seconds, 3), ms_per_question=speed)
         for origin, threshold in task.thresholds(tuned.get(one, 0.0)):
             if origin != "tune" or one in tuned:
                 metrics = task.scores(predictions, dataset, threshold)
