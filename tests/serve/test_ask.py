@@ -132,12 +132,6 @@ def test_a_stdout_that_knows_only_ascii(monkeypatch):
     assert narrow.buffer.getvalue().startswith(b"caf?  50%")
 
 
-def test_without_stdin_a_text_is_asked_for(monkeypatch):
-    monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(UserError, match="give a text to look in"):
-        gather("who", None, [], None)
-
-
 def test_the_encoder_may_be_named(place, tmp_path):
     moved = tmp_path / "moved"
     shutil.copytree(place / "encoder", moved / "encoder")
@@ -149,13 +143,6 @@ def test_the_encoder_may_be_named(place, tmp_path):
     assert "or give --backbone PATH" in ask(moved, *words).err
     assert rows(ask(moved, *words, "--backbone", "encoder", "--engine", "torch"))
     assert "has no model.onnx" in ask(moved, *words, "--engine", "onnx").err
-
-
-@pytest.mark.parametrize("files", [["-"], []])
-def test_stdin(files, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode())))
-    (query,) = gather("who", None, files, None)
-    assert [(one.name, one.text) for one in query.documents] == [("-", TEXT)]
 
 
 def candidate(answer: str, score: float, nothing: float, start: int = 0) -> dict:
@@ -191,20 +178,6 @@ def test_the_answer_is_highlighted_where_it_stands():
     assert [line.strip() for line in lines] == ["who [x]", "[b]king  50%  (notes.txt, line 1)", "the [b]king[/b]", ""]
 
 
-def test_a_file_named_twice_is_read_once(place, monkeypatch):
-    (query,) = gather("who", None, [str(place / "doc.txt")] * 2, None)
-    assert len(query.documents) == 1
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"the king")))
-    (query,) = gather("who", None, ["-", "-"], None)
-    assert [one.text for one in query.documents] == ["the king"]
-
-
-def test_stdin_cannot_be_both_questions_and_text(monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"who was king")))
-    with pytest.raises(UserError, match="stdin: cannot hold both the questions and the text"):
-        gather(None, None, ["-"], Path("-"))
-
-
 def test_a_list_of_json_is_not_taken_for_a_question(tmp_path, place):
     path = tmp_path / "list.json"
     path.write_text('[{"question": "who", "context": "the king"}]')
@@ -214,7 +187,24 @@ def test_a_list_of_json_is_not_taken_for_a_question(tmp_path, place):
     assert gather(None, None, [str(place / "doc.txt")], path)[0].question == "[1] who was king"
 
 
-def test_nothing_at_all_to_look_in(monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    with pytest.raises(UserError, match="stdin: there is no text in it; give --context TEXT or --file PATH"):
-        gather("who", None, [], None)
+@pytest.mark.parametrize(
+    ("stdin", "files", "questions", "expected"),
+    [
+        (TEXT, ["-"], None, TEXT),
+        (TEXT, [], None, TEXT),
+        (TEXT, ["-", "-"], None, TEXT),  # read once
+        (None, [], None, "give a text to look in"),
+        ("", [], None, "stdin: there is no text in it; give --context TEXT or --file PATH"),
+        ("who was king", ["-"], Path("-"), "stdin: cannot hold both the questions and the text"),
+    ],
+)
+def test_stdin(stdin, files, questions, expected, monkeypatch):
+    given = None if stdin is None else io.TextIOWrapper(io.BytesIO(stdin.encode()))
+    monkeypatch.setattr(sys, "stdin", given)
+    question = None if questions else "who"
+    if expected == TEXT:
+        (query,) = gather(question, None, files, questions)
+        assert [(one.name, one.text) for one in query.documents] == [("-", TEXT)]
+    else:
+        with pytest.raises(UserError, match=expected):
+            gather(question, None, files, questions)

@@ -165,17 +165,16 @@ def _add_classify(app: FastAPI, service: Service, names: Any) -> None:
 
     class ClassifyRequest(Strict):
         text: Annotated[list[str], texts] = Field(description="One text, or several.")
-        pair: Annotated[list[str], texts] | None = Field(
-            None, description="The second text of each, where the reader judges pairs."
-        )
+        pair: Annotated[list[str], texts] | None = Field(None, description="The second text of each, for pairs.")
         task: str = Field(names[0], description="Which of the reader's tasks.", json_schema_extra={"enum": names})
 
     @app.post("/classify", responses=PROBLEMS)
     async def classify(request: ClassifyRequest) -> Labels:
         """Finds the label of texts, or of pairs of texts."""
         given = {"text": request.text} | ({} if request.pair is None else {"pair": request.pair})
-        works = _zipped(given, request.task, names)
-        return Labels(labels=await service.ask(("classify", len(given), request.task, ()), works))
+        return Labels(
+            labels=await service.ask(("classify", len(given), request.task, ()), _zipped(given, request, names))
+        )
 
 
 def _add_similarity(app: FastAPI, service: Service, names: Any) -> None:
@@ -189,14 +188,14 @@ def _add_similarity(app: FastAPI, service: Service, names: Any) -> None:
     @app.post("/similarity", responses=PROBLEMS)
     async def similarity(request: SimilarityRequest) -> Scores:
         """Scores how alike the texts of each pair are."""
-        works = _zipped({"a": request.a, "b": request.b}, request.task, names)
+        works = _zipped({"a": request.a, "b": request.b}, request, names)
         return Scores(scores=await service.ask(("similarity", 2, request.task, ()), works))
 
 
-def _zipped(given: dict[str, list[str]], task: str, names: Sequence[str]) -> list[tuple[str, ...]]:
+def _zipped(given: dict[str, list[str]], request: Any, names: Sequence[str]) -> list[tuple[str, ...]]:
     """The texts of each example; refuses lists of different lengths, and a task that the reader does not have."""
-    if task not in names:
-        raise Refusal(422, f"task: there is no {task!r}; {nearest(task, names)}")
+    if request.task not in names:
+        raise Refusal(422, f"task: there is no {request.task!r}; {nearest(request.task, names)}")
     first, last = next(iter(given)), next(reversed(given))
     if len(given[first]) != len(given[last]):
         raise Refusal(422, f"{last}: has {len(given[last])} texts, {first} has {len(given[first])}; give equally many")

@@ -39,31 +39,13 @@ class Batch:
 
 
 @dataclass(eq=False)
-class _Order:
-    """One call of `submit`; its results may come from several batches."""
+class _Item:
+    """One question in the queue. result: cancelled if nobody waits for it any more."""
 
     kind: Hashable
-    results: list[Any]
-    missing: int
-    done: Future[list[Any]] = field(default_factory=Future)
-
-    def settle(self, error: Exception | None = None) -> None:
-        """Hands over all results, or the first error, unless the caller has stopped waiting."""
-        if not self.done.done() and self.done.set_running_or_notify_cancel():
-            if error is None:
-                self.done.set_result(self.results)
-            else:
-                self.done.set_exception(error)
-
-
-@dataclass(eq=False)
-class _Item:
-    """One question of an order."""
-
-    order: _Order
-    index: int
     work: Any
     tokens: int
+    result: Future[Any] = field(default_factory=Future)
 
 
 class Batcher:
@@ -103,12 +85,9 @@ class Batcher:
     async def submit(self, kind: Hashable, works: Sequence[Any]) -> list[Any]:
         """The results of `works`, in order. Raises QueueFull or Stopped at once, else whatever `run` raised.
 
-        If the caller is cancelled, works that have not begun leave the queue.
+        If the caller is cancelled, or a work fails, those that have not begun leave the queue.
         """
-        order = _Order(kind, [None] * len(works), len(works))
-        if not works:
-            return []
-        items = [_Item(order, index, work, self._count(kind, work)) for index, work in enumerate(works)]
+        items = [_Item(kind, work, self._count(kind, work)) for work in works]
         with self._changed:
             if self._stopping:
                 raise Stopped
@@ -117,11 +96,13 @@ class Batcher:
             self._waiting.extend(items)
             self._changed.notify()
         try:
-            return await asyncio.wrap_future(order.done)
-        finally:
-            if order.missing:
-                with self._changed:
-                    self._waiting = deque(item for item in self._waiting if item.order is not order)
+            return await asyncio.gather(*(asyncio.wrap_future(item.result) for item in items))
+        except BaseException:
+            for item in items:
+                item.result.cancel()
+            with self._changed:
+                self._waiting = deque(item for item in self._waiting if not item.result.cancelled())
+            raise
 
     def close(self) -> None:
         """Takes nothing new, finishes what was accepted, ends the thread. Blocks until then; may be called again."""
@@ -141,7 +122,7 @@ class Batcher:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._stopping)
             for item in self._waiting:
-                if batch and item.order.kind != batch[0].order.kind:
+                if batch and item.kind != batch[0].kind:
                     continue
                 tokens += item.tokens
                 if batch and tokens > self._batch_tokens:
@@ -152,32 +133,27 @@ class Batcher:
         return batch
 
     def _answer(self, batch: list[_Item]) -> None:
-        batch = [item for item in batch if not item.order.done.done()]
+        batch = [item for item in batch if not item.result.cancelled()]
         if not batch:
             return
-
-        def wanted() -> bool:
-            return any(not item.order.done.done() for item in batch)
-
         started = time.perf_counter()
         try:
-            results = self._run(batch[0].order.kind, [item.work for item in batch], wanted)
-            answered = list(zip(batch, results, strict=True))
+            works = [item.work for item in batch]
+            found = self._run(batch[0].kind, works, lambda: not all(one.result.cancelled() for one in batch))
+            answered = list(zip(batch, found, strict=True))
         except Abandoned:
             return
         except Exception as error:
-            if len(batch) == 1:
-                batch[0].order.settle(error)
-            else:  # one by one, so that only the order with the faulty work fails
+            if len(batch) > 1:  # one by one, so that only the request with the faulty work fails
                 for item in batch:
                     self._answer([item])
+            elif batch[0].result.set_running_or_notify_cancel():
+                batch[0].result.set_exception(error)
             return
         seconds = time.perf_counter() - started
         pace, known = seconds / len(batch), self._seconds_per_question
         self._seconds_per_question = pace if not known else known + SMOOTHING * (pace - known)
         self._observe(Batch(len(batch), sum(item.tokens for item in batch), seconds))
         for item, result in answered:
-            item.order.results[item.index] = result
-            item.order.missing -= 1
-            if not item.order.missing:
-                item.order.settle()
+            if item.result.set_running_or_notify_cancel():
+                item.result.set_result(result)

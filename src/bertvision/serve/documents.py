@@ -58,12 +58,9 @@ def from_text(text: str, name: str = "") -> Document:
 
 
 def read_document(name: str) -> Document:
-    """The text of a file by its suffix (.html, .pdf, else plain text), or of stdin for "-"; UserError if there is none.
+    """The text of a file, or of stdin for "-", by its suffix or else its beginning; UserError if there is none.
 
-    What has no suffix, such as stdin, is known by its beginning.
-
-    Plain text must be UTF-8 (or say otherwise in a byte order mark); its line ends are kept, so that offsets are those
-    of the file.
+    Plain text must be UTF-8, or have a byte order mark; its line ends are kept, so that offsets are the file's.
     """
     content = _read(name)
     suffix = Path(name).suffix.lower()

@@ -4,7 +4,7 @@ import dataclasses
 import importlib
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -156,11 +156,23 @@ def _session(path: Path) -> Any:
 
 def load_engine(place: Path, config: ReaderConfig, name: str, backbone: str | None) -> Loaded:
     """The configuration, the engine, and what was noted with the heads; see `Reader.from_pretrained`."""
-    if name == "auto":
-        name = "onnx" if is_exported(place) else "torch"
-    if name not in ENGINES:
-        raise UserError(f"engine: there is none called {name!r}; {nearest(name, [*ENGINES, 'auto'])}")
-    config, engine, about = ENGINES[name](place, config, backbone)
+    exported = is_exported(place)
+    name = ("onnx" if exported else "torch") if name == "auto" else name
+    if name not in (names := ["torch", "onnx", "auto"]):
+        raise UserError(f"engine: there is none called {name!r}; {nearest(name, names)}")
+    if name == "torch" and exported:
+        raise UserError(f'{place}: is an exported reader; run it with engine="onnx", or load the one it was made from')
+    if name == "onnx" and backbone is not None:
+        raise UserError('backbone: an exported reader carries its own; leave it out, or use engine="torch"')
+    about: dict[str, Any] = {}
+    if name == "onnx":
+        engine: Engine = OnnxEngine(place, config)
+    else:
+        encoder = load_backbone(place, config, backbone)
+        heads, about = load_heads(place, config, encoder)
+        engine = TorchEngine(encoder, heads, config.tasks)
+        if backbone is not None:
+            config = dataclasses.replace(config, backbone=lasting(backbone))  # for a copy that is saved
     for task, one in config.tasks.items():
         if (length := one.windows.max_length) > engine.longest:
             raise UserError(
@@ -168,22 +180,3 @@ def load_engine(place: Path, config: ReaderConfig, name: str, backbone: str | No
                 f"{engine.longest} its encoder takes; copy or build the reader again"
             )
     return config, engine, about
-
-
-def _load_torch(place: Path, config: ReaderConfig, backbone: str | None) -> Loaded:
-    if is_exported(place):
-        raise UserError(f'{place}: is an exported reader; run it with engine="onnx", or load the one it was made from')
-    encoder = load_backbone(place, config, backbone)
-    heads, about = load_heads(place, config, encoder)
-    if backbone is not None:
-        config = dataclasses.replace(config, backbone=lasting(backbone))  # for a copy that is saved
-    return config, TorchEngine(encoder, heads, config.tasks), about
-
-
-def _load_onnx(place: Path, config: ReaderConfig, backbone: str | None) -> Loaded:
-    if backbone is not None:
-        raise UserError('backbone: an exported reader carries its own; leave it out, or use engine="torch"')
-    return config, OnnxEngine(place, config), {}
-
-
-ENGINES: dict[str, Callable[[Path, ReaderConfig, str | None], Loaded]] = {"torch": _load_torch, "onnx": _load_onnx}
