@@ -17,10 +17,10 @@ from bertvision.backbone.tuning import Tuning
 from bertvision.cli import app
 from bertvision.evaluate.ensemble import GREEDY
 from bertvision.heads import build_head
+from bertvision.heads.catalog import parameter_table
 from bertvision.recipe import Recipe, load_recipe, reached, to_toml
 from bertvision.report.published import for_run
 from bertvision.train.bank import at_fractions, unique_names
-from bertvision.train.count import parameter_table
 from encoders import save_tiny
 from tables import conll, glue_folder, labelled
 

@@ -20,7 +20,7 @@ def heads(
     from bertvision.heads.catalog import catalog
 
     if backbone:
-        from bertvision.train.count import encoder_counts
+        from bertvision.heads.catalog import encoder_counts
 
         layers, width, _ = encoder_counts(backbone)
     entries = catalog(layers, width, task, outputs)
@@ -45,7 +45,7 @@ def params(
 ) -> None:
     """Exact parameter counts of any backbone, tuning and head, without weights."""
     from bertvision.backbone.plan import Tuning
-    from bertvision.train.count import parameter_table
+    from bertvision.heads.catalog import parameter_table
 
     blocks: Any = int(train_layers) if train_layers.isdecimal() else train_layers
     plan = Tuning(blocks, adapters, lora)

@@ -7,20 +7,29 @@ sets-E.json. A run with variants holds a run for each: RUN/VARIANT/.
 """
 
 import hashlib
+import os
+import platform
 import re
+import shlex
+import sys
 from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from bertvision import __version__
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import Ensemble
 from bertvision.evaluate.score import Cost, Score
 from bertvision.files import read_json, write_json
 from bertvision.recipe import Recipe, load_recipe, reached
 from bertvision.train.contents import Contents, read_contents
-from bertvision.train.record import environment, now, peak_memory
 
 __all__ = ["Contents", "Cost", "RunDir", "Score", "file_name"]
+PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 Cell = tuple[int, float]  # seed, epoch of the checkpoint
 
 
@@ -122,7 +131,7 @@ class RunDir:
 
     def add_facts(self, **values: Any) -> None:
         """Adds facts; a value of None removes one."""
-        known = (self.facts() or environment()) | values
+        known = (self.facts() or _environment()) | values
         write_json(self.facts_file, {key: value for key, value in known.items() if value is not None})
 
     @property
@@ -132,14 +141,21 @@ class RunDir:
 
     def note_peak(self, others: float = 0.0) -> None:
         """Notes the peak memory of this process, or of `others`, if it is higher than what is known."""
-        most = max(self.peak, peak_memory(), others)
+        most = max(self.peak, _peak_memory(), others)
         if most > self.peak:
             self.add_facts(peak={"memory_gib": most})
+
+    def start(self, finished: bool) -> None:
+        """Notes time and command of the first start. finished: whether everything is done already."""
+        if not self.facts_file.is_file():
+            self.add_facts(started=_now(), command=shlex.join(["bertvision", *sys.argv[1:]]))
+        elif not finished:
+            self.add_facts(finished=None)  # a seed or a variant was added
 
     def finish(self) -> None:
         """Notes that everything is done."""
         self.note_peak()
-        self.add_facts(finished=now())
+        self.add_facts(finished=_now())
 
     def scored(self) -> list[Cell]:
         """The (seed, epoch) of the recipe that have scores."""
@@ -228,3 +244,33 @@ def read_rows(rows: Any, where: str) -> list[Score]:
     if not isinstance(rows, list):
         raise UserError(f"{where}: not a list of score rows; delete it and run `bertvision study` again")
     return [Score.from_json(row, where) for row in rows]
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _environment() -> dict[str, Any]:
+    """Versions and machine."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+    own = {"python": platform.python_version(), "bertvision": __version__}
+    return {
+        "versions": own | {name: version(name) for name in PACKAGES},
+        "machine": {
+            "system": platform.system(),
+            "processor": platform.machine(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+            "memory_gib": round(memory / 2**30),
+        },
+    }
+
+
+def _peak_memory() -> float:
+    """The most memory this process has held so far, in GiB; 0 where the system does not tell."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0.0
+    unit = 1 if platform.system() == "Darwin" else 1024  # macOS counts bytes, Linux kibibytes
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30, 2)

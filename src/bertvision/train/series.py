@@ -1,8 +1,6 @@
 """A series: one study per variant of a recipe, each in a directory of its own, and one table that joins them."""
 
 import dataclasses
-import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ from bertvision.files import claim, write_text
 from bertvision.recipe import Recipe, from_table, load_recipe, to_toml
 from bertvision.train.compare import join_comparisons
 from bertvision.train.progress import Agenda, Journal, planned_stages
-from bertvision.train.record import now
 from bertvision.train.run_dir import RunDir, file_name
 from bertvision.train.study import Study
 
@@ -71,11 +68,8 @@ class Series:
             study.refuse_other()
         claim(self.directory)
         write_text(path, to_toml(self.recipe))
-        places = {name: study.directory.name for name, study in self.variants.items()}
-        started = self.run_dir.facts().get("started", now())
-        self.run_dir.add_facts(started=started, command=shlex.join(["bertvision", *sys.argv[1:]]), variants=places)
-        if not self.finished:
-            self.run_dir.add_facts(finished=None)  # a variant or a seed was added
+        self.run_dir.start(self.finished)
+        self.run_dir.add_facts(variants={name: study.directory.name for name, study in self.variants.items()})
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of all variants done so far, each with its `variant`."""

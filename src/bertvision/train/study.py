@@ -3,8 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import shlex
-import sys
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,7 +29,6 @@ from bertvision.train.progress import (
     scoring_stage,
     tuning_stage,
 )
-from bertvision.train.record import now
 from bertvision.train.run_dir import RunDir
 from bertvision.train.scoring import Loaded, Setting, check_names, load_members, predict, report_rows
 from bertvision.train.stored import Stored, task_of
@@ -110,10 +107,7 @@ class Study:
         self.refuse_other()
         claim(self.directory)
         write_text(self.run_dir.recipe_file, to_toml(self.recipe))
-        if not self.run_dir.facts_file.is_file():
-            self.run_dir.add_facts(started=now(), command=shlex.join(["bertvision", *sys.argv[1:]]))
-        elif not self.finished:
-            self.run_dir.add_facts(finished=None)  # a seed was added
+        self.run_dir.start(self.finished)
 
     def refuse_other(self) -> None:
         """UserError if the directory holds a run of another recipe."""

@@ -8,7 +8,7 @@ from bertvision.backbone.plan import known_plan, known_shape
 from bertvision.backbone.shapes import SHAPES, empty_model
 from bertvision.backbone.tuning import Tuning, apply
 from bertvision.errors import UserError
-from bertvision.train.count import parameter_table
+from bertvision.heads.catalog import parameter_table
 from encoders import save_tiny
 
 LAST = {"kind": "last"}
