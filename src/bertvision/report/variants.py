@@ -22,7 +22,7 @@ from bertvision.report.reading import Study
 from bertvision.report.render import Album, Block, Section, notes, pictures
 from bertvision.report.rows import ROLES, Metric, Row, best_of, judge, main_metric, main_rows, metrics_of
 from bertvision.report.sections import cost_blocks
-from bertvision.report.sentences import NOTHING_YET, count, listed, over_seeds, side
+from bertvision.report.sentences import NOTHING_YET, over_seeds, sentence, side
 
 HEADINGS = {"backbone": "Backbone", "head": "Best head", "ensemble": "Ensemble"}
 EVERYTHING = "All members of all variants"
@@ -84,14 +84,14 @@ def outcome_sentences(found: Sequence[Outcome]) -> list[str]:
     if not found:
         return [NOTHING_YET]
     shown = [row for one in found for row in one.rows.values()]
-    spread = f"means over {over_seeds(shown)}" if any(len(row.seeds) > 1 for row in shown) else "single runs"
-    picked = [judge([one.head], one.metric) != one.metric.key for one in found if one.head]
-    how = "the tuning set, never on the reported data" if all(picked) else "the reported data, which favours them"
+    heads = [(one.name, one.head, one.metric) for one in found if one.head]
+    sides = {name: side(head, metric) for name, head, metric in heads if metric.key in head.intervals}
+    tuned = all(judge([head], metric) != metric.key for _, head, metric in heads)
+    over = over_seeds(shown) if any(len(row.seeds) > 1 for row in shown) else ""
     return [
-        f"{count(len(found), 'variant')} {'were compared' if len(found) > 1 else 'has scores'}: "
-        f"{listed([one.name for one in found])}.",
-        _gaining(found),
-        f"Scores are {spread}{f'; the best heads were picked on {how}' if picked else ''}.",
+        sentence("variants", names=[one.name for one in found]),
+        sentence("gaining", heads=len(heads), sides=sides),
+        sentence("trust_variants", over=over, heads=len(heads), tuned=tuned),
     ]
 
 
@@ -139,22 +139,6 @@ def _together(study: Study, found: Sequence[Outcome], album: Album) -> list[Sect
 
 def _rows(study: Study) -> list[Row]:
     return [replace(row, variant=name) for name, one in study.variants.items() for row in one.rows]
-
-
-def _gaining(found: Sequence[Outcome]) -> str:
-    heads = [(one.name, one.head, one.metric) for one in found if one.head]
-    if not heads:
-        return "No heads were trained."
-    known = {name: side(head, metric) for name, head, metric in heads if metric.key in head.intervals}
-    if not known:
-        return "Intervals of the gains of their best heads were not computed, so none can be called clear."
-    names = {word: [name for name, at in known.items() if at == sign] for word, sign in (("above", 1), ("below", -1))}
-    if not any(names.values()):
-        return f"In none of {len(known)} does the best head differ clearly from the backbone."
-    parts = [f"{word} the backbone in {len(some)} ({listed(some)})" for word, some in names.items() if some]
-    rest = len(known) - sum(map(len, names.values()))
-    also = f"; in {rest} it does not differ clearly" if rest else ""
-    return f"Of {len(known)}, the best head is clearly {' and '.join(parts)}{also}."
 
 
 def _score(one: Outcome, role: str) -> Cell:

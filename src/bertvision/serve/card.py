@@ -12,17 +12,6 @@ from bertvision.data.glue import PREFIX
 from bertvision.serve.config import ReaderConfig
 
 TEMPLATE = Path(__file__).parent / "templates" / "card.md"
-PIPELINES = {"answer": "question-answering", "classify": "text-classification", "similarity": "sentence-similarity"}
-PURPOSE = {
-    "answer": "It finds the answer to a question in a text of any length, and says so where there is none.",
-    "classify": "It puts a text, or a pair of texts, into one of these classes: {labels}.",
-    "similarity": "It gives a text, or a pair of texts, a score from {low:g} to {high:g}.",
-}
-USE = {
-    "answer": 'reader(question="Who wrote it?", context="Ada Lovelace wrote it in 1843.")',
-    "classify": 'reader.classify("A text to be classified.")',
-    "similarity": 'reader.similarity("A plane is taking off.", "An aeroplane takes off.")',
-}
 BACKBONES = {"minilm": "apache-2.0", "marco": "apache-2.0"}  # licences of backbones by name
 # Licences of the text of data sets, the strictest first: what is trained on it must be used under it.
 TEXTS = {
@@ -46,15 +35,11 @@ def write_card(name: str, config: ReaderConfig, row: Mapping[str, Any], facts: M
     deeds |= {"sample set": "Apache-2.0, as bertvision"} if "sample:" in sources else {}
     backbone_licence = BACKBONES.get(config.backbone)
     main = next((key.removeprefix("tune_") for key in row if key.startswith("tune_")), "")
-    low, high = task.scale
     card = Template(TEMPLATE.read_text(encoding="utf-8")).render(
-        pipeline=PIPELINES[task.verb],
         base_model="" if Path(config.backbone).is_absolute() else config.backbone,
         licence=next((licence for licence, _, _ in texts.values()), backbone_licence or "other"),
         name=name,
         version=__version__,
-        purpose=PURPOSE[task.verb].format(labels=", ".join(task.labels), low=low, high=high),
-        use=USE[task.verb],
         config=config,
         encoder=Path(config.backbone).name,
         task=task,
