@@ -76,7 +76,7 @@ def test_contents_of_a_whole_run(run):
         ("metrics.json", "[{", "metrics.json is left out"),
         ("metrics.json", "{}", "metrics.json is left out: it holds no list of score rows"),
         ("metrics.json", "[3, {}]", "metrics.json is left out where rows are damaged: [0]"),
-        ("greedy.json", '{"ensembles": [3]}', "greedy.json is left out: it holds no score rows"),
+        ("greedy.json", '{"ensembles": [3]}', "greedy.json is left out: it holds no list of score rows"),
         ("greedy.json", '{"comparisons": [{"low": "x"}]}', "greedy.json is left out where it does not hold"),
         ("study.json", "[]", "study.json is left out: it holds no table"),
         ("study.json", '{"peak": 3}', "study.json is left out where it does not hold what belongs there: peak"),

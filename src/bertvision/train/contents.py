@@ -66,15 +66,15 @@ def read_contents(path: Path) -> Contents:
         problems.insert(0, "recipe.toml is missing: what was asked for is unknown.")
     if is_run and not (path / "study.json").is_file():
         problems.append("study.json is missing: versions, machine and command are unknown.")
-    scores = _rows(path / "metrics.json", lambda found: found, problems)
+    scores = _rows(path / "metrics.json", problems)
     if not scores:
         files = sorted(path.glob("seed-*/scores-*.json"))
-        found = [row for file in files for row in _rows(file, lambda found: found, problems)]
+        found = [row for file in files for row in _rows(file, problems)]
         scores = [row for row in found if row.seed in recipe.get("seeds", [row.seed])]
         if scores:
             problems.append("metrics.json has no scores: they are those of seed-N/scores-E.json.")
     cells = {row.cell for row in scores}
-    scores += [row for row in _rows(path / "greedy.json", _chosen, problems) if row.cell in cells]
+    scores += [row for row in _rows(path / "greedy.json", problems, _chosen) if row.cell in cells]
     shape = {"comparisons": [COMPARISON]}
     compared = [_read(path / name, shape, problems) or {} for name in ("comparisons.json", "greedy.json")]
     contents = Contents(
@@ -86,7 +86,7 @@ def read_contents(path: Path) -> Contents:
         text or "",
         facts,
         _read(path / "analysis.json", {}, problems) or {},
-        _rows(path / "ensemble.json", lambda found: found.get("test", []), problems),
+        _rows(path / "ensemble.json", problems, lambda found: found.get("test", [])),
         {},
         list(dict.fromkeys(problems)),
     )
@@ -115,17 +115,16 @@ def _chosen(found: Any) -> list[Any]:
     return [row for one in found.get("ensembles", []) for row in one.get("test", [])]
 
 
-def _rows(path: Path, pick: Callable[[Any], Any], problems: list[str]) -> list[Score]:
+def _rows(path: Path, problems: list[str], pick: Callable[[Any], Any] = lambda found: found) -> list[Score]:
     """The sound score rows of a file, as `pick` finds them in its JSON."""
-    if not path.is_file():
+    if (value := _json(path, problems)) is NOTHING:
         return []
     try:
-        rows = pick(read_json(path))
-        if not isinstance(rows, list):
-            raise UserError(f"{path}: it holds no list of score rows")
-    except (UserError, AttributeError, TypeError) as error:
-        reason = str(error).removeprefix(f"{path}: ") if isinstance(error, UserError) else "it holds no score rows"
-        problems.append(f"{path.name} is left out: {reason}.")
+        rows = pick(value)
+    except (AttributeError, TypeError):
+        rows = None
+    if not isinstance(rows, list):
+        problems.append(f"{path.name} is left out: it holds no list of score rows.")
         return []
     found, lost = [], []
     for number, row in enumerate(rows):
@@ -177,27 +176,30 @@ def _kept(name: str, value: Any, shape: Any, problems: list[str]) -> Any:
 
 def _read(path: Path, shape: Any, problems: list[str]) -> Any:
     """The sound part of a JSON file; None if there is none."""
+    value = _json(path, problems)
+    return None if value is NOTHING else _kept(path.name, value, shape, problems)
+
+
+def _json(path: Path, problems: list[str]) -> Any:
+    """What a JSON file holds; NOTHING if it is missing or damaged."""
     if not path.is_file():
-        return None
+        return NOTHING
     try:
-        value = read_json(path)
+        return read_json(path)
     except UserError as error:
         problems.append(f"{path.name} is left out: {str(error).removeprefix(f'{path}: ')}.")
-        return None
-    return _kept(path.name, value, shape, problems)
+        return NOTHING
 
 
 def _recipe(path: Path, problems: list[str]) -> tuple[str | None, Plain]:
     """The text of a recipe, None where there is none, and the sound part of it."""
     if not path.is_file():
         return None, {}
+    text = ""
     try:
         text = path.read_bytes().decode()
-    except UnicodeDecodeError as error:
-        problems.append(f"recipe.toml is not UTF-8 text ({error}): what was asked for is unknown.")
-        return "", {}
-    try:
         return text, _kept(path.name, tomllib.loads(text), RECIPE, problems)
-    except tomllib.TOMLDecodeError as error:
-        problems.append(f"recipe.toml is not TOML ({error}): what was asked for is unknown.")
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        what = "UTF-8 text" if isinstance(error, UnicodeDecodeError) else "TOML"
+        problems.append(f"recipe.toml is not {what} ({error}): what was asked for is unknown.")
         return text, {}

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,62 +70,41 @@ def score_run(
     return [row.to_json() for row in score_rows(place.loaded.costs, found, place.task, dataset, tuned)]
 
 
-def submit_run(directory: Path, out: Path, *, data: str, **wanted: Any) -> tuple[Path, str]:
+def submit_run(directory: Path, out: Path, *, data: str, member: str = "", **wanted: Any) -> tuple[Path, str]:
     """Writes one member's predictions for a test set, `glue:TASK/SPLIT`, as GLUE takes them; the file, and the member.
 
-    wanted: `checkpoint`, `seed`, `member` and `quiet`, as in `score_run`; the member is the best on tune unless told.
+    member: the best on tune unless told. wanted: `checkpoint`, `seed` and `quiet`, as in `score_run`.
     """
     if not data.startswith(glue.PREFIX):
         raise UserError(f"--data {data or 'is missing'}: name what to predict, such as glue:RTE/test")
-
-    def check(dataset: Dataset) -> None:
-        glue.check_submission(data, len(dataset.records))
-
-    found, name = _best(directory, data, check, **wanted)
+    place = _Place(directory, **wanted)
+    dataset = place.dataset(data, labelled=False)
+    glue.check_submission(data, len(dataset.records))
+    found, name = place.predict_best(dataset, member)
     return glue.write_submission(out, data, found.values()), name
 
 
-def predict_run(directory: Path, out: Path, *, data: str, **wanted: Any) -> tuple[Path, str]:
+def predict_run(directory: Path, out: Path, *, data: str, member: str = "", **wanted: Any) -> tuple[Path, str]:
     """Writes one member's predictions for `data`, which needs no labels, as JSON lines; the file, and the member.
 
-    One line per row, in its order: its `id` and what the task predicts. wanted: as in `submit_run`.
+    One line per row, in its order: its `id` and what the task predicts. member, wanted: as in `submit_run`.
     """
     if not data:
         raise UserError("--data is missing: name what to predict, such as new.csv")
-    found, name = _best(directory, data, **wanted)
+    place = _Place(directory, **wanted)
+    found, name = place.predict_best(place.dataset(data, labelled=False), member)
     lines = [json.dumps({"id": key, **one}, ensure_ascii=False) for key, one in found.to_json().items()]
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, "\n".join(lines) + "\n")
     return out, name
 
 
-def _best(
-    directory: Path,
-    data: str,
-    check: Callable[[Dataset], None] = lambda dataset: None,
-    *,
-    checkpoint: float | None = None,
-    seed: int | None = None,
-    member: str = "",
-    quiet: bool = False,
-) -> tuple[Any, str]:
-    """Predictions for `data` of the member asked for, or of the best on tune; and its name. check: may refuse the
-    data before they are predicted."""
-    place = _Place(directory, checkpoint, seed, quiet)
-    best = max(place.chosen, key=lambda row: row.tune or 0.0, default=None)
-    one = best.ensemble if best else place.loaded.singles[0]
-    if member:
-        (one,) = place.wanted(member)
-    dataset = place.dataset(data, labelled=False)
-    check(dataset)
-    found = place.predict(dataset, [one], place.recipe.evaluate.decoding)
-    return found.predictions[one], one.parts
-
-
 class _Place:
     """One checkpoint of a run, loaded. chosen: its score rows at what was chosen on tune."""
 
-    def __init__(self, directory: Path, checkpoint: float | None, seed: int | None, quiet: bool) -> None:
+    def __init__(
+        self, directory: Path, checkpoint: float | None = None, seed: int | None = None, quiet: bool = False
+    ) -> None:
         run = RunDir.open(directory, variants=False)
         self.recipe, self.task, self.journal = run.recipe(), task_of(run), Journal(quiet=quiet)
         seed = self.recipe.seeds[0] if seed is None else seed
@@ -165,6 +144,14 @@ class _Place:
             why = next(iter(found.dropped.values()))
             raise UserError(f"--member {ensembles[0].parts}: cannot be scored: {why}")
         return found
+
+    def predict_best(self, dataset: Dataset, member: str) -> tuple[Any, str]:
+        """Predictions of the member asked for, or of the best on tune; and its name."""
+        best = max(self.chosen, key=lambda row: row.tune or 0.0, default=None)
+        one = best.ensemble if best else self.loaded.singles[0]
+        if member:
+            (one,) = self.wanted(member)
+        return self.predict(dataset, [one], self.recipe.evaluate.decoding).predictions[one], one.parts
 
 
 def _object(path: Path, what: str) -> dict[str, Any]:

@@ -175,7 +175,12 @@ def _source(
 def make_head(spec: dict[str, Any], backbone: Backbone, task: Task, seed: int = 0) -> Head:
     """A new head for this backbone; its starting values come from `seed` alone."""
     with CPU.seed(seed, "head"):
-        return build_head(spec, layers=backbone.layers, width=backbone.width, task=task.name, outputs=task.outputs)
+        return build_head(spec, **head_shape(backbone, task))
+
+
+def head_shape(backbone: Backbone, task: Task) -> dict[str, Any]:
+    """The arguments of `build_head` and `HeadBank` beside the heads themselves."""
+    return {"layers": backbone.layers, "width": backbone.width, "task": task.name, "outputs": task.outputs}
 
 
 def _joint_learner(backbone: Backbone, head: Head, recipe: FinetuneRecipe, steps: int, seed: int) -> Learner:

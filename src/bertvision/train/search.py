@@ -14,7 +14,6 @@ import torch
 
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.states import spelt
-from bertvision.data.batches import BatchPlan
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import Ensemble, Member
 from bertvision.files import fitting, read_json, remove, write_json, write_text
@@ -22,6 +21,7 @@ from bertvision.heads import build_head
 from bertvision.recipe import to_toml
 from bertvision.train.bank import HeadBank, bank_feeds, train_bank
 from bertvision.train.feed import Feeds
+from bertvision.train.finetune import head_shape
 from bertvision.train.loop import Job, plan_batches
 from bertvision.train.progress import Planned, planned_stages
 from bertvision.train.scoring import Pass, Setting, predict
@@ -92,17 +92,12 @@ class Search:
             found.write()
         return found
 
-    def _begun(self) -> list["Round"]:
-        """The rounds there are: of a search that was extended, not all are of the same size."""
-        paths = sorted(self.directory.glob("round-*.json"), key=lambda path: int(path.stem.partition("-")[2]))
-        return [Round.read(path) for path in paths]
-
     def _train(self, found: "Round") -> None:
         """Trains the heads of a round as one bank, unless that is done."""
         if found.bank.exists():
             return
         data = self.study.data
-        last = len(self._batches)
+        last = len(plan_batches(data["train"].windows, self.recipe.bank, self.seed))
 
         def prune(step: int, losses: Mapping[str, float]) -> dict[str, str]:
             found.losses[step] = dict(losses)
@@ -113,7 +108,7 @@ class Search:
             found.write()
             return {name: found.pruned[name] for name in behind}
 
-        heads = HeadBank([trial.head for trial in found.trials], **self._shape, seed=self.seed)
+        heads = HeadBank([trial.head for trial in found.trials], **head_shape(self.backbone, self.task), seed=self.seed)
         job = dataclasses.replace(self._job(found), identity=_digest(self.study.identity, heads.entries))
         train_bank(heads, self._feeds_of(heads), self.task, data["train"], job, tune=data["tune"], prune=prune)
 
@@ -131,7 +126,7 @@ class Search:
         setting = Setting(self.task, self.recipe.evaluate, self.journal)
         singles, passed = [*map(Ensemble.of, heads)], Pass({}, {})
         if heads:
-            passed = predict(self.backbone, heads, singles, tune, setting, stage=scoring_name(found.name))
+            passed = predict(self.backbone, heads, singles, tune, setting, stage=f"scoring {found.name} on tune")
         dropped |= {one.head: why for one, why in passed.dropped.items()}
         predicted = {one.name: predictions for one, predictions in passed.predictions.items()}
         for trial in found.trials[len(self.trials) - found.trials[0].number :]:  # a kill may have come among them
@@ -169,32 +164,28 @@ class Search:
         write_json(path, wanted)
 
     def _plan(self) -> None:
-        """Puts the rounds on the agenda."""
+        """Puts the rounds on the agenda. Of a search that was extended, not all are of the same size."""
         tokens = self.study.tokens
+        paths = sorted(self.directory.glob("round-*.json"), key=lambda path: int(path.stem.partition("-")[2]))
         stages = planned_stages(self.study.run_dir, tokens)[:1]  # the tuning of the first seed
-        rounds = [(found.trials[0].number, found.trials[-1].number) for found in self._begun()]
+        rounds = [(found.trials[0].number, found.trials[-1].number) for found in map(Round.read, paths)]
         begun = rounds[-1][1] + 1 if rounds else 0
         starts = range(max(begun, len(self.trials)), self.wanted, self.size)
         rounds += [(first, min(first + self.size, self.wanted) - 1) for first in starts]
         for first, last in rounds:
-            name, done = round_name(first, last), last < len(self.trials)
+            name, done = f"trials {first} to {last}", last < len(self.trials)
             stages.append(Planned(name, "heads", round(self.recipe.bank.epochs * tokens["train"]), done))
-            stages.append(Planned(scoring_name(name), "scoring", tokens["tune"], done))
+            stages.append(Planned(f"scoring {name} on tune", "scoring", tokens["tune"], done))
         self.journal.agenda.plan(stages)
 
     @cached_property
     def trials(self) -> Trials:
-        def build(spec: dict[str, Any]) -> None:
-            shape = self._shape
-            with torch.device("meta"):  # whether it can be built; no numbers are needed for that
-                build_head(spec, **shape)
+        return Trials(self.directory / "optuna.jsonl", self.recipe, self.seed, self._build)
 
-        return Trials(self.directory / "optuna.jsonl", self.recipe, self.seed, build)
-
-    @cached_property
-    def _batches(self) -> BatchPlan:
-        """Those of a round."""
-        return plan_batches(self.study.data["train"].windows, self.recipe.bank, self.seed)
+    def _build(self, spec: dict[str, Any]) -> None:
+        shape = head_shape(self.backbone, self.task)
+        with torch.device("meta"):  # whether it can be built; no numbers are needed for that
+            build_head(spec, **shape)
 
     @cached_property
     def backbone(self) -> Backbone:
@@ -209,12 +200,6 @@ class Search:
             tapped, rounds = self.study.run_dir.states, -(-self.wanted // self.size)
             self._feeds[key] = bank_feeds(bank, self.backbone, self.recipe.bank, job, tapped=tapped, rounds=rounds)
         return self._feeds[key]
-
-    @property
-    def _shape(self) -> dict[str, Any]:
-        """What a head is built for."""
-        shape = {"layers": self.backbone.layers, "width": self.backbone.width}
-        return {**shape, "task": self.task.name, "outputs": self.task.outputs}
 
 
 @dataclass
@@ -242,7 +227,7 @@ class Round:
 
     @property
     def name(self) -> str:
-        return round_name(self.trials[0].number, self.trials[-1].number)
+        return f"trials {self.trials[0].number} to {self.trials[-1].number}"
 
     @property
     def bank(self) -> Path:
@@ -253,21 +238,12 @@ class Round:
         return {step: losses[name] for step, losses in self.losses.items() if name in losses and step <= until}
 
 
-def round_name(first: int, last: int) -> str:
-    return f"trials {first} to {last}"
-
-
-def scoring_name(name: str) -> str:
-    return f"scoring {name} on tune"
-
-
 def best_heads(rows: Sequence[Mapping[str, Any]], metric: str) -> tuple[dict[str, Any], ...]:
     """The best head of each kind on tune, the best of all first. A head keeps the name of its trial: its starting
     values come from that, so that a study of it with the same seed ends where the trial did."""
     complete = [row for row in rows if row["state"] == "complete"]
-    by_score = sorted(complete, key=lambda row: -row[f"tune_{metric}"])  # of equals the earlier
     best: dict[str, dict[str, Any]] = {}
-    for row in by_score:
+    for row in sorted(complete, key=lambda row: -row[f"tune_{metric}"]):  # of equals the earlier
         best.setdefault(row["head"]["kind"], row["head"])
     return tuple(best.values())
 

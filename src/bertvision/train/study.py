@@ -19,7 +19,7 @@ from bertvision.tasks import Dataset
 from bertvision.train.bank import HeadBank, at_fractions, bank_feeds, train_bank
 from bertvision.train.choose import write_greedy
 from bertvision.train.compare import write_analysis, write_comparisons
-from bertvision.train.finetune import NAME, Along, Checkpoint, finetune, planned_checkpoints
+from bertvision.train.finetune import NAME, Along, Checkpoint, finetune, head_shape, planned_checkpoints
 from bertvision.train.loop import Job
 from bertvision.train.progress import (
     Journal,
@@ -165,14 +165,8 @@ class Study:
 
     def _new_bank(self, backbone: Backbone, seed: int) -> HeadBank:
         """The untrained heads of the recipe, once per share of the training set."""
-        return HeadBank(
-            at_fractions(self.recipe.heads, self.recipe.bank.fractions),
-            layers=backbone.layers,
-            width=backbone.width,
-            task=self.task.name,
-            outputs=self.task.outputs,
-            seed=seed,
-        )
+        entries = at_fractions(self.recipe.heads, self.recipe.bank.fractions)
+        return HeadBank(entries, **head_shape(backbone, self.task), seed=seed)
 
     def score(self, seed: int, epoch: float) -> None:
         """Predicts tune and the reported sets with every member of one checkpoint, in a pass each; writes scores."""

@@ -12,7 +12,7 @@ from bertvision.states.forecast import Forecast, forecast
 from bertvision.states.layout import DTYPES, Dtype, Positions, Selection, padded_bytes
 from bertvision.train.bank import HeadBank
 from bertvision.train.feed import store_states
-from bertvision.train.finetune import Checkpoint, planned_checkpoints
+from bertvision.train.finetune import Checkpoint, head_shape, planned_checkpoints
 from bertvision.train.run_dir import RunDir
 from bertvision.train.study import Study, refuse_too_long
 
@@ -63,14 +63,9 @@ class Tap:
 
     def forecast(self) -> Forecast:
         """The size of a store, and the time to train the recipe's heads live and from the store."""
-        return forecast(
-            self.backbone,
-            self.windows,
-            self._heads(),
-            self.study.recipe.bank,
-            directory=self.directory,
-            selection=self.selection,
-        )
+        bank = self.study.recipe.bank
+        where: dict[str, Any] = {"directory": self.directory, "selection": self.selection}
+        return forecast(self.backbone, self.windows, self._heads(), bank, **where)
 
     def write(self) -> dict[str, Any]:
         """Begins the study and writes the store, or what is missing of it; facts about it."""
@@ -104,13 +99,7 @@ class Tap:
 
     def _heads(self) -> list[nn.Module]:
         """The recipe's heads that can read these states."""
-        bank = HeadBank(
-            self.study.recipe.heads,
-            layers=self.backbone.layers,
-            width=self.backbone.width,
-            task=self.study.task.name,
-            outputs=self.study.task.outputs,
-        )
+        bank = HeadBank(self.study.recipe.heads, **head_shape(self.backbone, self.study.task))
         depth, positions = self.backbone.layers, self.selection.positions
         kept = set(numbered(self.selection.reads, depth))
         fitting = [head for _, head in bank.items() if kept.issuperset(numbered(head.reads, depth))]

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from bertvision.errors import UserError
 from bertvision.heads import options
-from bertvision.heads.space import TRAINING, Choices, Range, Space, fitting_options, head_space
+from bertvision.heads.space import TRAINING, Choices, Range, fitting_options, head_space
 from bertvision.recipe import Recipe, head_spec
 from bertvision.runtime import fold
 from bertvision.train.bank import unique_names
@@ -43,8 +43,11 @@ class Trials:
     def __init__(self, path: Path, recipe: Recipe, seed: int, build: Callable[[dict[str, Any]], object]) -> None:
         self.heads = dict(zip(unique_names(recipe.heads), recipe.heads))
         self.bank, self.seed, self.build = recipe.bank, seed, build
-        kinds = dict.fromkeys(str(head["kind"]) for head in recipe.heads)
-        self.spaces: dict[str, Space] = {kind: head_space(kind, recipe.search, self._known(kind)) for kind in kinds}
+        known: dict[str, dict[str, list[Any]]] = {}  # by kind and key, the values in the recipe
+        for head in recipe.heads:
+            for key, value in self._own(head).items():
+                known.setdefault(str(head["kind"]), {}).setdefault(key, []).append(value)
+        self.spaces = {kind: head_space(kind, recipe.search, values) for kind, values in known.items()}
         self.optuna = load_optuna()
         self.finished = self._open(path)
 
@@ -58,7 +61,11 @@ class Trials:
         stands = list(self.heads)[first:]
         memory = self.optuna.create_study(direction="maximize")
         memory.add_trials(self.finished.get_trials())
-        guided, blind = self._samplers(first)
+        seed = fold(self.seed, "search", first) % 2**32
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that something is experimental
+            guided = self.optuna.samplers.TPESampler(seed=seed, constant_liar=True)  # keeps away from what is under way
+        blind = self.optuna.samplers.RandomSampler(seed=seed)
         found: list[Trial] = []
         while len(found) < count:
             if stands:
@@ -117,13 +124,6 @@ class Trials:
             for one in self.finished.get_trials()
         ]
 
-    def _samplers(self, first: int) -> tuple[Any, Any]:
-        seed = fold(self.seed, "search", first) % 2**32
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that something is experimental
-            guided = self.optuna.samplers.TPESampler(seed=seed, constant_liar=True)  # keeps away from what is under way
-        return guided, self.optuna.samplers.RandomSampler(seed=seed)
-
     def _propose(self, memory: Any, sampler: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """A head, and what was drawn for it."""
         memory.sampler = sampler
@@ -151,10 +151,6 @@ class Trials:
         training = {key: float(head.get(key, getattr(self.bank, key))) for key in TRAINING}
         training["learning_rate"] = training["learning_rate"] or self.bank.learning_rate  # 0 = the bank's
         return usual | {key: value for key, value in head.items() if key in usual} | training
-
-    def _known(self, kind: str) -> dict[str, list[Any]]:
-        values = [self._own(head) for head in self.heads.values() if head["kind"] == kind]
-        return {key: [one[key] for one in values] for key in values[0]}
 
     def _distribution(self, kind: str, name: str) -> Any:
         found = self.optuna.distributions
