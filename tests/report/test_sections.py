@@ -167,7 +167,7 @@ def test_costs_beside_the_score():
     assert texts(grid, "Trained parameters, paper") == ["–", "2,076", "–"]
     assert texts(grid, "Tuning s")[1] == "90.0" and texts(grid, "ms per question")[1] == "7.12"
     assert texts(grid, "On disk") == ["999 B", "4.61 KB", "7.65 GB"]
-    assert texts(grid, "Efficiency") == ["–", "2.98", "-4.34"]  # 21 / ln 1152, -10 / ln 10
+    assert texts(grid, "Efficiency") == ["–", "6.86", "-10.00"]  # 21 / log10 1152, -10 / log10 10
     found = study(rows, facts={"peak": {"memory_gib": 1.5}})
     blocks = cost_blocks(main_rows(found.rows), found, Album())
     assert names(blocks) == ["front-parameters", "front-total-parameters", "front-disk-bytes"]

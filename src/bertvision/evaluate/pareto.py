@@ -25,8 +25,8 @@ def pareto_front(cost: Sequence[float], score: Sequence[float]) -> NDArray[np.bo
 
 
 def efficiency(f1: float, parameters: int) -> float | None:
-    """Hulburd's figure (F1 - 50) / log(trained parameters), F1 in percent and the logarithm natural.
+    """Hulburd's figure (F1 - 50) / log10(trained parameters), F1 in percent.
 
     None for fewer than two parameters, where the logarithm is not positive.
     """
-    return (f1 - 50) / math.log(parameters) if parameters > 1 else None
+    return (f1 - 50) / math.log10(parameters) if parameters > 1 else None
