@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from bertvision.data.squad import Record
 from bertvision.data.windows import Windows, make_windows
 from bertvision.errors import UserError
+from bertvision.evaluate.ensemble import Ensemble, Member
 from bertvision.tasks.decode import CERTAIN, Candidates, SpanCollector, SpanPredictions, decode
 from encoders import tiny_tokenizer
 
@@ -56,29 +57,34 @@ def test_joint_decoding_is_the_best_of_all_pairs(problem, nbest, answer_tokens):
         assert found.null[row] == logits[row, 0].sum()
 
 
-def older_rule(logits, at: int, end: int) -> tuple[bool, float, int, int]:
-    """(answers?, product of the two maxima, start, end) as the paper tells it."""
+def older_rule(start, stop, at: int, end: int) -> tuple[float, tuple[int, int] | None]:
+    """What a window says as the paper tells it: the product of the two maxima, and the span or "no answer".
+
+    start, stop: (S,) probabilities.
+    """
     places = [0, *range(at, end)]
-    start, stop = (torch.softmax(logits[places, side], dim=0) for side in (0, 1))
-    first, last = places[int(start.argmax())], places[int(stop.argmax())]
-    return first > 0 and last > 0 and first <= last, float(start.max() * stop.max()), first, last
+    first, last = (max(places, key=side.__getitem__) for side in (start, stop))
+    return start[first] * stop[last], (first, last) if 0 < first <= last else None
 
 
-@given(problem=problems())
-def test_independent_decoding_is_the_older_rule(problem):
+@given(problem=problems(), nbest=st.integers(1, 30), answer_tokens=st.integers(1, 15))
+def test_independent_decoding_keeps_the_n_best_and_a_null_score(problem, nbest, answer_tokens):
     logits, at, end = problem
     logits = logits + torch.arange(logits.numel()).view(logits.shape) / 4096  # no ties: argmax has no rule for them
-    found = decode(logits, at, end, rule="independent")
-    assert found.score.shape == (len(logits), 1)
-    for row in range(len(logits)):
-        answers, product, first, last = older_rule(logits[row], int(at[row]), int(end[row]))
-        if answers:
-            assert (int(found.first[row, 0]), int(found.last[row, 0])) == (first, last)
-            assert math.exp(found.score[row, 0]) == pytest.approx(product, rel=1e-5)
-            assert found.null[row] == -INF
+    found = decode(logits, at, end, rule="independent", nbest=nbest, answer_tokens=answer_tokens)
+    for row, one in enumerate(logits):
+        possible = pairs(one, int(at[row]), int(end[row]), answer_tokens)
+        product, said = older_rule(*one.exp().T.tolist(), int(at[row]), int(end[row]))
+        if said and said[1] - said[0] >= answer_tokens:  # the older rule knows no limit of length
+            possible.append((float(one[said[0], 0] + one[said[1], 1]), *said))
+        ours = spans(found, row)
+        assert set(ours) <= set(possible) and len(set(ours)) == len(ours)
+        assert [score for score, _, _ in ours] == sorted((score for score, _, _ in possible), reverse=True)[:nbest]
+        if said:
+            assert ours[0][1:] == said and found.null[row] == one[0].sum() < ours[0][0]
         else:
-            assert found.score[row, 0] == -INF
             assert math.exp(found.null[row]) == pytest.approx(product, rel=1e-5)
+            assert not ours or found.null[row] > ours[0][0]
 
 
 @given(
@@ -108,7 +114,8 @@ def test_by_hand():
     assert found.null.tolist() == [3.0]
     assert spans(decode(logits, *bounds, nbest=3, answer_tokens=1), 0) == [(5.0, 4, 4), (4.0, 3, 3), (3.0, 2, 2)]
     # start's argmax is 4, end's is 3: they cross, which the older rule reads as "no answer"
-    assert spans(decode(logits, *bounds, rule="independent"), 0) == []
+    crossed = decode(logits, *bounds, nbest=3, rule="independent")
+    assert spans(crossed, 0) == spans(found, 0) and crossed.null.tolist() == [9.0]
 
 
 def test_half_precision_is_added_up_in_full():
@@ -183,25 +190,32 @@ def test_windows_are_merged_as_brute_force_would(seed, nbest, answer_tokens):
         assert found.no_answer[question] == (null - max(best.values()) if best else CERTAIN)
 
 
-@settings(max_examples=40)
-@given(seed=st.integers(0, 10_000))
-def test_under_the_older_rule_the_best_window_wins(seed):
-    logits = random_logits(WINDOWS, seed, scale=3.0)
-    found = collect(logits, one_by_one(), nbest=3, rule="independent")
-    answers = found.answers()
+@settings(max_examples=150)
+@given(seed=st.integers(0, 10_000), size=st.integers(1, 3), scale=st.sampled_from([0.3, 1.0, 3.0]))
+def test_under_the_older_rule_the_best_window_wins(seed, size, scale):
+    """Members' probabilities over all tokens of a window, the larger of each token, then the older rule."""
+    members = [random_logits(WINDOWS, seed * 7 + n, scale) for n in range(size)]
+    ensemble = Ensemble(tuple(Member(str(n), 1, 1.0) for n in range(size)))
+    blended = [ensemble.blend([one.log_softmax(dim=0) for one in window]) for window in zip(*members)]
+    found = collect(blended, one_by_one(), nbest=100, rule="independent")
     for question, record in enumerate(RECORDS):
-        bids = []
+        bids, best = [], {}
         for n in np.flatnonzero(WINDOWS.example == question):
-            places = [0, *range(WINDOWS.context_at[n], WINDOWS.context_end[n])]
-            start, end = (torch.log_softmax(logits[n][places, side], 0) for side in (0, 1))
-            first, last = places[int(start.argmax())], places[int(end.argmax())]
-            text = ""
-            if 0 < first <= last:
-                a, b = WINDOWS.span_chars(np.array(n), np.array(first), np.array(last))
-                text = record.context[a:b]
-            bids.append((float(start.max() + end.max()), text))
-        best = max(score for score, _ in bids)
-        assert answers[record.id] in [text for score, text in bids if score > best - 1e-6]
+            shares = [torch.softmax(one[n].double(), dim=0) for one in members]
+            start, end = torch.stack(shares).amax(dim=0).T.tolist()
+            product, said = older_rule(start, end, int(WINDOWS.context_at[n]), int(WINDOWS.context_end[n]))
+            bids.append((product, n, said))
+            places = range(WINDOWS.context_at[n], WINDOWS.context_end[n])
+            for first, last in [(one, other) for one in places for other in places if one <= other]:
+                chars = tuple(WINDOWS.span_chars(np.array(n), np.array(first), np.array(last)).tolist())
+                best[chars] = max(best.get(chars, 0.0), start[first] * end[last])
+        _, n, said = max(bids)
+        chars = (0, 0) if said is None else WINDOWS.span_chars(np.array(n), *map(np.array, said)).tolist()
+        assert found.answers()[record.id] == record.context[slice(*chars)]
+        ranked = sorted(best, key=best.__getitem__, reverse=True)
+        assert [record.context[slice(*one)] for one in ranked] == found.texts[question][: len(ranked)]
+        assert np.exp(found.scores[question, : len(ranked)]) == pytest.approx([best[one] for one in ranked], rel=1e-4)
+        assert abs(found.no_answer[question]) < 200 or not ranked
 
 
 def planted(**places: tuple[int, int, float]) -> list[torch.Tensor]:

@@ -153,7 +153,7 @@ def test_a_collector_follows_the_recipe(sets):
     found = collector.finish()
     assert found.ids == [record.id for record in sets["test"].records]
     assert found.scores.shape == (60, 3)
-    assert np.isneginf(found.scores[:, 1:]).mean() > 0.5  # the older rule gives one candidate per window
+    assert np.isfinite(found.scores).all()
     assert collector.options == {"nbest": 3, "answer_tokens": 7, "rule": "independent"}
 
 

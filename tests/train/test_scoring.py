@@ -108,6 +108,30 @@ def test_an_ensemble_takes_the_larger_probability_of_each_token():
     assert len(windows) == 24
 
 
+def test_the_older_rule_compares_probabilities_over_whole_windows():
+    """Questions of several windows: each member's softmax over all tokens of a window; the best window wins."""
+    data = load(recipe_of(data={"max_length": 16, "overlap": 2}))[2]["test"]
+    windows, records = data.windows, data.records
+    assert len(windows) > 1.3 * len(records)
+    setting = Setting(TASK, EvaluateRecipe(decoding="independent", batch_tokens=333), JOURNAL)
+    passed = predict(BACKBONE, HEADS, [*map(Ensemble.of, HEADS), BOTH], data, setting)
+    for ensemble, found in passed.predictions.items():
+        bids: dict[str, list[tuple[float, str]]] = {}
+        for number in range(len(windows)):
+            with torch.no_grad():
+                states = BACKBONE.eval()(collate(windows, np.array([number]), BACKBONE.pad))
+                shares = [HEADS[one].eval()(states)[0].softmax(dim=0) for one in ensemble.members]  # (S, 2)
+            start, end = torch.stack(shares).amax(dim=0).T
+            places = [0, *range(windows.context_at[number], windows.context_end[number])]
+            first, last = (places[int(side[places].argmax())] for side in (start, end))
+            record, text = records[int(windows.example[number])], ""
+            if 0 < first <= last:
+                chars = windows.span_chars(np.array(number), np.array(first), np.array(last)).tolist()
+                text = record.context[slice(*chars)]
+            bids.setdefault(record.id, []).append(((start[first] * end[last]).item(), text))
+        assert found.answers() == {key: max(said)[1] for key, said in bids.items()}, ensemble.name
+
+
 def test_an_ensemble_of_equals_is_the_member_itself():
     twice = Ensemble((POOL, POOL), chosen="pair")
     found = run(ensembles=[twice]).predictions

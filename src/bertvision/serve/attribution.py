@@ -81,12 +81,14 @@ def _attributed(head: Head, states: States, spots: Sequence[Spot], layers: int) 
 def _spot(collector: SpanCollector, row: int, chars: tuple[int, int]) -> Spot:
     """Where an answer to question `row` was read. chars: its decoded offsets, equal for "no answer".
 
-    Of several windows that hold a span, the one with most context around it; for "no answer" the least sure.
+    Of several windows that hold a span, the one with most context around it; for "no answer" the least sure,
+    or the surest where the best window wins.
     """
     windows = collector.windows
     begin, end = np.searchsorted(windows.example, [row, row + 1])
     if chars[0] == chars[1]:
-        return Spot(int(begin) + int(np.argmin(collector.nulls[begin:end])), 0, 0)
+        pick = np.argmin if collector.rule == "joint" else np.argmax
+        return Spot(int(begin) + int(pick(collector.nulls[begin:end])), 0, 0)
     found = (_within(windows, window, *chars) for window in range(int(begin), int(end)))
     return max(found, key=lambda one: one[0])[1]
 

@@ -83,10 +83,13 @@ class TorchEngine:
 
 
 def blend(config: TaskConfig, members: Sequence[Tensor], batch: Batch) -> Tensor:
-    """The logits of an ensemble from those of its members, in its order; a single member's stay as they are."""
-    if len(members) == 1:
-        return members[0].float()
+    """The logits of an ensemble from those of its members, in its order.
+
+    A single member's stay as they are, unless the rule of decoding compares probabilities.
+    """
     task = TASKS[config.task]()
+    if len(members) == 1 and not task.decodes_probabilities(config.decoding.rule):
+        return members[0].float()
     ensemble = dataclasses.replace(config.ensemble, how=task.joined_by(config.ensemble.how))
     return ensemble.blend([task.log_probabilities(logits, batch.mask) for logits in members])
 

@@ -97,6 +97,10 @@ class Task(Protocol):
         """Log-probabilities in the shape of the logits; mask: (B, S), the real tokens."""
         return logits.float().log_softmax(dim=-1)
 
+    def decodes_probabilities(self, decoding: str) -> bool:
+        """Whether collectors take a single member's log-probabilities, as they do an ensemble's, and not its logits."""
+        return False
+
     def joined_by(self, how: How) -> How:
         """How log-probabilities are combined where `how` is asked for."""
         return how

@@ -41,7 +41,10 @@ def decode(
     answer_tokens: int = 30,
     rule: Rule = "joint",
 ) -> Candidates:
-    """Reduces span logits (B, S, 2) to candidates inside context_at..context_end (B,) of each window."""
+    """Reduces span logits (B, S, 2) to candidates inside context_at..context_end (B,) of each window.
+
+    The rule `independent` compares probabilities and takes log-probabilities in place of logits.
+    """
     return RULES[rule](logits.float(), context_at, context_end, nbest, answer_tokens)
 
 
@@ -80,25 +83,28 @@ def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return best, order if places is None else places.gather(1, order)
 
 
-def independent(logits: Tensor, context_at: Tensor, context_end: Tensor, nbest: int, answer_tokens: int) -> Candidates:
+def independent(logs: Tensor, context_at: Tensor, context_end: Tensor, nbest: int, answer_tokens: int) -> Candidates:
     """BERTVision's older rule: start and end argmax taken apart, over the context and [CLS].
 
-    start > end, or either at [CLS], means "no answer". The window's score is the product of the two maxima (of
-    the probabilities; here its logarithm), and the best window wins. A window bids once: with its one candidate, or
-    with its null score where it says "no answer"; the other of the two is -inf.
+    start > end, or either at [CLS], means "no answer". A window's score is the product of the two maxima, and the best
+    window wins. logs: log-probabilities, which are not normalised again: those of an ensemble do not sum to one.
+    Candidates and null scores are those of `joint`, with two differences: an answer of this rule is among them whatever
+    its length, and where the window says "no answer", its null score is its score, above that of any span.
     """
-    start, end = _inside(logits, context_at, context_end)
-    start[:, 0], end[:, 0] = logits[:, 0, 0], logits[:, 0, 1]
-    start_log, first = start.log_softmax(dim=1).max(dim=1)  # (B,)
-    end_log, last = end.log_softmax(dim=1).max(dim=1)
+    found = joint(logs, context_at, context_end, nbest, answer_tokens)
+    start, end = _inside(logs, context_at, context_end)
+    start[:, 0], end[:, 0] = logs[:, 0, 0], logs[:, 0, 1]
+    (start_log, first), (end_log, last) = start.max(dim=1), end.max(dim=1)  # (B,)
     answers = (first > 0) & (last > 0) & (first <= last)
     score = start_log + end_log
-    return Candidates(
-        first[:, None],
-        last[:, None],
-        score.masked_fill(~answers, NEVER)[:, None],
-        score.masked_fill(answers, NEVER),
-    )
+    above = torch.nextafter(found.score[:, 0], torch.tensor(torch.inf))  # sums of unequal terms may round to equal ones
+    null = torch.where(answers, found.null, torch.maximum(score, above))
+    too_long = (answers & (last - first >= answer_tokens))[:, None]
+
+    def led_by(new: Tensor, old: Tensor) -> Tensor:
+        return torch.where(too_long, torch.cat([new[:, None], old[:, :-1]], dim=1), old)  # (B, K)
+
+    return Candidates(led_by(first, found.first), led_by(last, found.last), led_by(score, found.score), null)
 
 
 RULES = {"joint": joint, "independent": independent}
@@ -210,7 +216,7 @@ class SpanCollector:
         self.waiting: list[tuple[NDArray[np.int64], Tensor]] = []
 
     def add(self, index: NDArray[np.int64], logits: Tensor) -> None:
-        """Takes the logits (B, S, 2) of the windows `index` (B,); they are reduced once enough have come."""
+        """Takes the logits (B, S, 2) of the windows `index` (B,), see `decode`; reduced once enough have come."""
         self.waiting.append((index, logits.to("cpu", copy=True)))  # a copy, so that nothing of the batch is held
         if sum(len(index) for index, _ in self.waiting) >= AT_ONCE:
             self._reduce()
@@ -258,7 +264,7 @@ class SpanCollector:
 
     def _no_answer(self, best: NDArray[np.float64]) -> NDArray[np.float64]:
         # The question is unanswerable if every window says so, hence the least null score; under the independent
-        # rule windows bid against each other, and the highest bid counts.
+        # rule the best window wins, hence the highest.
         merge, start = (np.minimum, np.inf) if self.rule == "joint" else (np.maximum, -np.inf)
         bids = np.nan_to_num(self.nulls.astype(np.float64), nan=CERTAIN, posinf=CERTAIN, neginf=-CERTAIN)
         null = np.full(len(self.records), start)

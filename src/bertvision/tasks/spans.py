@@ -69,6 +69,9 @@ class Spans(Task):
         """Of start and end, each over the real tokens: (B, S, 2)."""
         return logits.float().masked_fill(~mask[..., None], float("-inf")).log_softmax(dim=1)
 
+    def decodes_probabilities(self, decoding: str) -> bool:
+        return decoding == "independent"
+
     def collector(self, dataset: Dataset, options: EvaluateRecipe) -> SpanCollector:
         return SpanCollector(
             dataset.records,

@@ -172,6 +172,7 @@ class _Scorers:
         self.heads, self.ensembles, self.task, self.journal = heads, list(ensembles), setting.task, setting.journal
         self.collectors = {one: setting.task.collector(dataset, setting.options) for one in ensembles}
         starts = dataset.windows.starts if self.task.per_token else np.arange(len(dataset.windows) + 1)
+        self.normalise = self.task.decodes_probabilities(setting.options.decoding)
         self.kept = {member: Ragged(starts, self.task.outputs) for member in heads} if keep else {}
         self.head_seconds = dict.fromkeys(heads, 0.0)
         self.log_seconds = dict.fromkeys(heads, 0.0)  # of log-probabilities, which a single member does not need
@@ -194,7 +195,8 @@ class _Scorers:
                 self.kept[member].add(batch.index, logs[member][batch.mask] if self.task.per_token else logs[member])
         for one in self.ensembles:
             with _timed(self.own_seconds, one):
-                blended = logits[one.members[0]] if one.is_single else self._blend(one, logs)
+                alone = len(one.members) == 1 and not self.normalise
+                blended = logits[one.members[0]] if alone else self._blend(one, logs)
                 self.collectors[one].add(batch.index, blended)
 
     def _blend(self, ensemble: Ensemble, logs: Mapping[Member, Tensor]) -> Tensor:
@@ -208,7 +210,10 @@ class _Scorers:
                 predictions[one] = self.collectors[one].finish()
         seconds = {}
         for one in self.ensembles:
-            own = sum(self.head_seconds[m] + (0.0 if one.is_single else self.log_seconds[m]) for m in one.members)
+            own = sum(
+                self.head_seconds[m] + (self.log_seconds[m] if self.normalise or len(one.members) > 1 else 0.0)
+                for m in one.members
+            )
             seconds[one] = self.shared + own + self.own_seconds[one]
         logs = {member: self.kept[member].values for member in self.heads if member in self.kept}
         return Pass(predictions, seconds, logs, self.dropped)
