@@ -1,4 +1,4 @@
-"""Rows of windows in half precision, without padding."""
+"""Rows of windows, without padding."""
 
 import numpy as np
 import torch
@@ -11,6 +11,5 @@ def test_ragged_rows_find_their_place():
     assert rows_of(starts, np.array([2, 0])).tolist() == [3, 4, 5, 0, 1]
     ragged = Ragged(starts, 1)
     ragged.add(np.array([2, 0]), torch.tensor([[3.0], [4], [5], [0], [1]]))
-    ragged.add(np.array([1]), torch.tensor([[-torch.inf]]))
-    assert ragged.values.dtype == torch.float16
-    assert ragged.values[:, 0].tolist() == [0, 1, -60000, 3, 4, 5]
+    ragged.add(np.array([1]), torch.tensor([[0.1]]))
+    assert torch.equal(ragged.values[:, 0], torch.tensor([0, 1, 0.1, 3, 4, 5]))  # not a bit is lost

@@ -179,7 +179,7 @@ def test_points_give_every_score_again(sets):
     assert points.metrics["f1"](points.values[half]) == pytest.approx(100 * points.values[half, 1].mean())
 
 
-def test_what_is_kept_are_log_probabilities_without_padding(sets):
+def test_log_probabilities_are_over_the_real_tokens(sets):
     batch = batch_of(sets)
     logits = torch.randn(*batch.ids.shape, 2, generator=torch.Generator().manual_seed(0))
     kept = Spans().log_probabilities(logits, batch.mask)[batch.mask]

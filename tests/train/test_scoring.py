@@ -177,7 +177,7 @@ def test_a_head_of_broken_numbers_is_dropped_with_its_ensembles(tmp_path):
     pairs = [Ensemble((pool, bad), chosen="pair"), twice]
     found = run(64, heads, ensembles=pairs, journal=Journal(log, quiet=True))
     assert list(found.predictions) == list(found.seconds) == [Ensemble.of(pool), twice]
-    assert list(found.log_probabilities) == [pool]
+    assert list(found.logits) == [pool]
     assert list(found.dropped) == [bad] and "not finite" in found.dropped[bad]
     assert log.read_text().count("broken is dropped: its logits are not finite") == 1
     alone = run(64, {pool: heads[pool]}, ensembles=())

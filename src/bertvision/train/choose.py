@@ -9,10 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertvision.data.batches import by_length
+from bertvision.data.batches import by_length, collate
 from bertvision.errors import UserError, nearest
 from bertvision.evaluate.bootstrap import Points
 from bertvision.evaluate.ensemble import BACKBONE, HOWS, Ensemble, How, Member, combine, greedy_selection
+from bertvision.evaluate.ragged import Ragged
 from bertvision.evaluate.score import Cost, Score, join_costs
 from bertvision.files import write_json
 from bertvision.train.compare import compare
@@ -29,7 +30,8 @@ class Committee:
     def __init__(self, stored: Stored, how: How) -> None:
         self.stored, self.task, self.how = stored, stored.task, how
         self.data = stored.sets()
-        self._logs: dict[tuple[str, Member], Tensor] = {}
+        self._logits: dict[tuple[str, Member], Tensor] = {}
+        self._logs: dict[tuple[str, Member], Tensor] = {}  # log-probabilities, once they are needed
         self._tuned: dict[frozenset[tuple[Member, float]], tuple[float, float]] = {}
 
     def tuned(self, weights: Mapping[Member, float]) -> tuple[float, float]:
@@ -48,11 +50,14 @@ class Committee:
         return greedy_selection(candidates, lambda weights: self.tuned(weights)[1], repeats=repeats)[0]
 
     def predict(self, split: str, weights: Mapping[Member, float]) -> Any:
-        """Predictions on a split: blended without padding, decoded batch by batch."""
+        """Predictions on a split: blended without padding, decoded batch by batch; a single member's are its own."""
         dataset, options = self.data[split], self.stored.run.recipe().evaluate
         self._load(split, weights)
-        how = self.task.joined_by(self.how)
-        joined = combine(((self._logs[split, member], weight) for member, weight in weights.items()), how)
+        if len(weights) == 1 and not self.task.decodes_probabilities(options.decoding):
+            joined = self._logits[split, next(iter(weights))]
+        else:
+            how = self.task.joined_by(self.how)
+            joined = combine(((self._log(split, member), weight) for member, weight in weights.items()), how)
         collector = self.task.collector(dataset, options)
         for index in by_length(dataset.windows.lengths, options.batch_tokens):
             logits = padded(joined, dataset.windows.starts, index) if self.task.per_token else joined[index]
@@ -63,7 +68,8 @@ class Committee:
         """The rows on test at the thresholds the task reports, and the predictions there."""
         weights = dict(zip(ensemble.members, ensemble.weights, strict=True))
         tuned, on_tune = self.tuned(weights)
-        self._logs.clear()  # those of all candidates on tune
+        self._logits.clear()  # those of all candidates on tune
+        self._logs.clear()
         found = self.predict("test", weights)
         rows = []
         for origin, threshold in self.task.thresholds(tuned):
@@ -72,20 +78,33 @@ class Committee:
             rows.append(Score(ensemble, threshold, origin, metrics, cost, self.task.metrics[-1], on_tune, note=note))
         return rows, found
 
+    def _log(self, split: str, member: Member) -> Tensor:
+        """The log-probabilities of a member, in the batches of the study, so that they are the same to the last bit."""
+        if (split, member) not in self._logs:
+            flat, windows, per_token = self._logits[split, member], self.data[split].windows, self.task.per_token
+            found = Ragged(windows.starts if per_token else np.arange(len(windows) + 1), flat.shape[1])
+            for index in by_length(windows.lengths, self.stored.run.recipe().evaluate.batch_tokens):
+                mask = collate(windows, index).mask
+                logits = padded(flat, windows.starts, index) if per_token else flat[index]
+                logs = self.task.log_probabilities(logits, mask)
+                found.add(index, logs[mask] if per_token else logs)
+            self._logs[split, member] = found.values
+        return self._logs[split, member]
+
     def _load(self, split: str, weights: Mapping[Member, float]) -> None:
-        missing = [member for member in weights if (split, member) not in self._logs]
+        missing = [member for member in weights if (split, member) not in self._logits]
         windows = self.data[split].windows
         size = windows.starts[-1] if self.task.per_token else len(windows)
         for cell in dict.fromkeys((member.seed, member.epoch) for member in missing):
-            place, logs = self.stored.run.predictions(*cell, split), self.stored.log_probabilities(cell, split)
+            place, found = self.stored.run.predictions(*cell, split), self.stored.logits(cell, split)
             for member in missing:
                 if (member.seed, member.epoch) != cell:
                     continue
-                if member.name not in logs:
-                    raise UserError(f"{place}: no log-probabilities of {member.name}; score it again")
-                if len(logs[member.name]) != size:
+                if member.name not in found:
+                    raise UserError(f"{place}: no logits of {member.name}; score it again")
+                if len(found[member.name]) != size:
                     raise UserError(f"{place}: made from other data than the recipe's {split} set is now")
-                self._logs[split, member] = logs[member.name]
+                self._logits[split, member] = found[member.name].float()
 
 
 def padded(flat: Tensor, starts: NDArray[np.int64], index: NDArray[np.int64]) -> Tensor:
@@ -114,7 +133,7 @@ def write_greedy(stored: Stored) -> dict[str, Any]:
     """Chooses an ensemble for every scored checkpoint of every seed on tune; writes greedy.json.
 
     `test` has its score rows, `comparisons` the differences to the backbone over all seeds. A checkpoint with a single
-    member, or without stored log-probabilities, has none. Heads that are partial take no part.
+    member, or without stored logits, has none. Heads that are partial take no part.
     """
     run, found = stored.run, []
     points: dict[float, dict[Key, dict[int, Points]]] = {}

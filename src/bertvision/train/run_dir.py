@@ -99,7 +99,7 @@ class RunDir:
         return self.predictions(member.seed, member.epoch, split) / f"{file_name(ensemble.parts)}.json"
 
     def logits_file(self, seed: int, epoch: float, split: str) -> Path:
-        """The log-probabilities of the members, by name."""
+        """The logits of the members, by name."""
         return self.predictions(seed, epoch, split) / "logits.safetensors"
 
     def scores_file(self, seed: int, epoch: float) -> Path:

@@ -106,13 +106,13 @@ def check_names(recipe: Recipe) -> None:
 class Pass:
     """What one pass gave: predictions of each ensemble, and the seconds each would have needed alone.
 
-    log_probabilities: of each member, where they were to be kept: fp16, windows one after the other, unpadded.
+    logits: of each member, where they were to be kept: windows one after the other, see `Ragged`.
     dropped: why members are missing; ensembles with them are missing too.
     """
 
     predictions: dict[Ensemble, Any]
     seconds: dict[Ensemble, float]
-    log_probabilities: dict[Member, Tensor] = field(default_factory=dict)
+    logits: dict[Member, Tensor] = field(default_factory=dict)
     dropped: dict[Member, str] = field(default_factory=dict)
 
 
@@ -139,7 +139,7 @@ def predict(
     """Predictions of all ensembles. States live no longer than their batch, logits until they are decoded.
 
     A head whose logits are not finite is dropped, with a note; for the backbone's own that is an error.
-    keep: whether the members' log-probabilities are kept.
+    keep: whether the members' logits are kept.
     """
     needed = {member: heads[member].eval() for one in ensembles for member in one.members}
     reads = together((head.reads for head in needed.values()), backbone.layers)
@@ -192,7 +192,8 @@ class _Scorers:
             with _timed(self.log_seconds, member):
                 logs[member] = self.task.log_probabilities(logits[member], batch.mask)
             if member in self.kept:
-                self.kept[member].add(batch.index, logs[member][batch.mask] if self.task.per_token else logs[member])
+                own = logits[member]
+                self.kept[member].add(batch.index, own[batch.mask] if self.task.per_token else own)
         for one in self.ensembles:
             with _timed(self.own_seconds, one):
                 alone = len(one.members) == 1 and not self.normalise
@@ -215,8 +216,8 @@ class _Scorers:
                 for m in one.members
             )
             seconds[one] = self.shared + own + self.own_seconds[one]
-        logs = {member: self.kept[member].values for member in self.heads if member in self.kept}
-        return Pass(predictions, seconds, logs, self.dropped)
+        logits = {member: self.kept[member].values for member in self.heads if member in self.kept}
+        return Pass(predictions, seconds, logits, self.dropped)
 
     def _drop(self, member: Member) -> None:
         if member.kind == "backbone":

@@ -1,4 +1,4 @@
-"""What a run has stored, read again without a pass of its encoder: predictions, log-probabilities, its data."""
+"""What a run has stored, read again without a pass of its encoder: predictions, logits, its data."""
 
 import hashlib
 import json
@@ -102,15 +102,18 @@ class Stored:
             self._points[cell] = found
         return self._points[cell]
 
-    def log_probabilities(self, cell: Cell, split: str) -> dict[str, Tensor]:
-        """{name of a member: fp16 log-probabilities}, windows one after the other: spans (T, 2), labels (N, C)."""
+    def logits(self, cell: Cell, split: str) -> dict[str, Tensor]:
+        """{name of a member: its logits}, windows one after the other: spans (T, 2), labels (N, C).
+
+        Runs of version 0.1 hold log-probabilities in fp16 in their place, which serve as logits too, less exactly.
+        """
         path = self.run.logits_file(*cell, split)
         if not path.is_file():
             raise UserError(
-                f"{path}: this run has not kept its log-probabilities; delete {self._scores(cell)} there and run "
+                f"{path}: this run has not kept its logits; delete {self._scores(cell)} there and run "
                 "`bertvision study` again, which then predicts again and trains nothing"
             )
-        return load_tensors(path, "file of log-probabilities")[0]
+        return load_tensors(path, "file of logits")[0]
 
     def _scores(self, cell: Cell) -> Path:
         return self.run.scores_file(*cell).relative_to(self.run.path)

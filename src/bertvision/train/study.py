@@ -184,10 +184,10 @@ class Study:
             loaded, passes[split] = loaded.without(found.dropped), found
             for one, predictions in found.predictions.items():
                 write_json(run.predictions_file(one, split), predictions.to_json())
-            logs = {member.name: values for member, values in found.log_probabilities.items()}
+            logits = {member.name: values for member, values in found.logits.items()}
             per = {"per": "token" if self.task.per_token else "window"}
-            save_tensors(run.logits_file(*cell, split), logs, per)
-            found.log_probabilities.clear()
+            save_tensors(run.logits_file(*cell, split), logits, per)
+            found.logits.clear()
         rows, reported = report_rows(loaded, passes, self.task, self.data)
         self._note_dropped(loaded)
         run.note_peak()
