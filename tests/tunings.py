@@ -1,6 +1,6 @@
 """Training within the process of the test, and a way to kill it.
 
-from tunings import Killed, bank_trained, job_of, killed_at, notes, tuned
+from tunings import Killed, assert_same, bank_trained, job_of, killed_at, notes, tensors, tuned
 """
 
 import json
@@ -10,10 +10,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from bertvision.backbone.backbone import Backbone
 from bertvision.recipe import Recipe
 from bertvision.tasks import Dataset, Spans
+from bertvision.train import feed
 from bertvision.train.bank import HeadBank, bank_feeds, train_bank
 from bertvision.train.finetune import Along, Checkpoint, finetune
 from bertvision.train.learner import Learner
@@ -72,14 +75,38 @@ class Killed(Exception):
 
 @contextmanager
 def killed_at(step: object) -> Iterator[None]:
-    """Training within is killed when it would learn in this step; that something has killed it is checked."""
-    learn = Learner.learn
+    """Training within is killed when it would learn in this step, or, if that is "storing", while it stores states;
+    that something has killed it is checked."""
+    learn, write = Learner.learn, feed.write_store
 
     def fatal(self: Learner, states, batch, task, number: int, *rest) -> None:
         if number == step:
             raise Killed
         learn(self, states, batch, task, number, *rest)
 
+    def stop(tokens: int) -> None:
+        raise Killed
+
+    def half(*args, **options):
+        return write(*args, **{**options, "batch_tokens": 64, "advance": stop})
+
     with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
         patched.setattr(Learner, "learn", fatal)
+        if step == "storing":
+            patched.setattr(feed, "write_store", half)
         yield
+
+
+def tensors(directory: Path, pattern: str = "**/*.safetensors") -> dict[str, torch.Tensor]:
+    """Everything in the safetensors files of a directory."""
+    return {
+        f"{path.relative_to(directory)} {key}": value
+        for path in sorted(directory.glob(pattern))
+        for key, value in load_file(path).items()
+    }
+
+
+def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    assert one and one.keys() == other.keys()
+    for key, value in one.items():
+        assert torch.equal(value, other[key]), key

@@ -33,12 +33,6 @@ def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
-def some_states(batch: int = 2, tokens: int = 5) -> States:
-    generator = torch.Generator().manual_seed(0)
-    layers = torch.randn(batch, BACKBONE.layers, tokens, BACKBONE.width, generator=generator)
-    return States(layers, torch.ones(batch, tokens, dtype=torch.bool))
-
-
 @pytest.fixture(scope="module")
 def all_kinds(tmp_path_factory) -> HeadBank:
     return bank_trained(tmp_path_factory.mktemp("all"), [*KINDS, *FORMS])
@@ -92,7 +86,9 @@ def test_saved_and_loaded_it_is_the_same(all_kinds, tmp_path):
     assert loaded.names == all_kinds.names and loaded.entries == all_kinds.entries and loaded.shape == all_kinds.shape
     assert about["note"] == [1, "x"]
     assert same(loaded, all_kinds) and not loaded.training
-    states = some_states()
+    generator = torch.Generator().manual_seed(0)
+    layers = torch.randn(2, BACKBONE.layers, 5, BACKBONE.width, generator=generator)
+    states = States(layers, torch.ones(2, 5, dtype=torch.bool))
     expected = all_kinds(states)
     assert list(expected) == all_kinds.names
     for name, logits in loaded(states).items():
@@ -100,12 +96,9 @@ def test_saved_and_loaded_it_is_the_same(all_kinds, tmp_path):
         assert torch.equal(logits, expected[name])
 
 
-def test_it_reads_no_more_layers_than_its_heads():
+def test_it_reads_no_more_layers_and_positions_than_its_heads():
     assert HeadBank([{"kind": "last"}], **SHAPE).reads == "last"
     assert HeadBank([{"kind": "last"}, {"kind": "pool"}], **SHAPE).reads == "all"
-
-
-def test_it_asks_for_cls_alone_where_that_is_enough():
     labels = {**SHAPE, "task": "labels"}
     cls = [{"kind": kind} for kind in sorted(HEADS) if not HEADS[kind].needs_tokens]
     assert len(cls) > 3

@@ -12,17 +12,7 @@ from bertvision.train.study import Study
 from runs import articles, questions, recipe_of
 
 TEST = articles(24, 2)
-OFFICIAL = [
-    "exact",
-    "f1",
-    "total",
-    "HasAns_exact",
-    "HasAns_f1",
-    "HasAns_total",
-    "NoAns_exact",
-    "NoAns_f1",
-    "NoAns_total",
-]
+OFFICIAL = [f"{kind}{metric}" for kind in ("", "HasAns_", "NoAns_") for metric in ("exact", "f1", "total")]
 BEST = ["best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"]
 
 
@@ -34,8 +24,7 @@ def run(tmp_path_factory) -> Path:
 
 
 def evaluate(directory: Path, **options: object) -> list[dict]:
-    given = {"data": "", "checkpoint": None, "seed": None, "member": "", "quiet": True} | options
-    return score_run(directory, **given)
+    return score_run(directory, quiet=True, **options)
 
 
 def without_times(rows: list[dict]) -> list[dict]:

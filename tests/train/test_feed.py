@@ -21,7 +21,7 @@ from bertvision.train.bank import HeadBank, bank_feeds, train_bank
 from bertvision.train.feed import Feeds
 from runs import encoder, recipe_of
 from states.stores import contents
-from tunings import Killed, bank_trained, job_of, killed_at, loaded, notes
+from tunings import bank_trained, job_of, killed_at, loaded, notes
 
 BACKBONE, TASK, DATA = loaded()
 ENTRIES = [{"kind": "pool"}, {"kind": "conv", "dropout": 0.3}]
@@ -76,18 +76,8 @@ def test_auto_measures_for_itself_unless_states_are_read_once(tmp_path, monkeypa
 @pytest.mark.parametrize(("choice", "moment"), [("live", 4), ("stored", "storing"), ("stored", 4)])
 def test_a_choice_is_kept_over_a_kill(choice, moment, tmp_path, monkeypatch):
     whole = train(tmp_path / "whole", states=choice)
-    write = feed.write_store
-
-    def stop(tokens):
-        raise Killed
-
-    def half(*args, **options):
-        return write(*args, **{**options, "batch_tokens": 64, "advance": stop})
-
     with monkeypatch.context() as patched:
         patched.setattr(forecasts.Forecast, "choose", lambda self: (choice, "that is quicker"))
-        if moment == "storing":
-            patched.setattr(feed, "write_store", half)
         with killed_at(moment):
             train(tmp_path / "killed", 0, states="auto")
     assert (job_of(tmp_path / "killed").states / "choice.json").is_file()
@@ -158,26 +148,16 @@ def feeds_of(directory: Path, **options: object) -> Feeds:
     return Feeds(BACKBONE, recipe_of(bank={"epochs": 3, **options}).bank, Selection(), job_of(directory))
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        '{"identity": "that", "states": "stored"}',
-        "{",
-        "[1]",
-        '{"identity": "this"}',
-        '{"identity": "this", "states": 1}',
-    ],
-)
-def test_a_choice_for_something_else_is_not_kept_and_a_damaged_one_is_one_line(content, tmp_path):
+def test_a_choice_for_something_else_is_not_kept_and_a_damaged_one_is_one_line(tmp_path):
     note = job_of(tmp_path).states / "choice.json"
     note.parent.mkdir()
-    note.write_text(content)
-    if "that" in content:
-        feeds_of(tmp_path).choose(DATA["train"].windows, [])
-        assert json.loads(note.read_text())["identity"] == "this"
-        return
-    with pytest.raises(UserError, match=r"choice\.json: damaged, .* delete it"):
-        feeds_of(tmp_path).choose(DATA["train"].windows, [])
+    for content in ("{", "[1]", '{"identity": "this"}', '{"identity": "this", "states": 1}'):
+        note.write_text(content)
+        with pytest.raises(UserError, match=r"choice\.json: damaged, .* delete it"):
+            feeds_of(tmp_path).choose(DATA["train"].windows, [])
+    note.write_text('{"identity": "that", "states": "stored"}')
+    feeds_of(tmp_path).choose(DATA["train"].windows, [])
+    assert json.loads(note.read_text())["identity"] == "this"
 
 
 def tap(place: Path, *sets: str, **options: object) -> Path:

@@ -11,13 +11,12 @@ from bertvision.errors import UserError
 from bertvision.heads import HEADS
 from bertvision.recipe import Recipe, reached
 from bertvision.tasks import Spans
-from bertvision.train import feed
 from bertvision.train.bank import HeadBank, at_fractions, bank_path
 from bertvision.train.finetune import Checkpoint
 from bertvision.train.study import Study
 from encoders import FAMILIES
 from runs import encoder, load, recipe_of
-from tunings import Killed, killed_at, tuned
+from tunings import assert_same, killed_at, tensors, tuned
 
 ENTRIES = [{"kind": "pool"}, {"kind": "conv", "dropout": 0.5}, {"kind": "last"}]
 
@@ -25,21 +24,6 @@ ENTRIES = [{"kind": "pool"}, {"kind": "conv", "dropout": 0.5}, {"kind": "last"}]
 def brief(**finetune: object) -> Recipe:
     """Two steps."""
     return recipe_of(finetune={"epochs": 1 / 3, "checkpoints": [], **finetune})
-
-
-def tensors(directory: Path, pattern: str = "**/*.safetensors") -> dict[str, torch.Tensor]:
-    """Everything in the safetensors files of a directory."""
-    return {
-        f"{path.relative_to(directory)} {key}": value
-        for path in sorted(directory.glob(pattern))
-        for key, value in load_file(path).items()
-    }
-
-
-def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
-    assert one and one.keys() == other.keys()
-    for key, value in one.items():
-        assert torch.equal(value, other[key]), key
 
 
 def moved(directory: Path, recipe: Recipe) -> dict[str, float]:
@@ -276,18 +260,9 @@ def test_the_frozen_part_stored_for_heads_of_one_layer_and_of_all(head, train_la
 
 
 @pytest.mark.parametrize("moment", ["storing", 7])
-def test_the_frozen_part_stored_and_killed_ends_the_same(moment, tmp_path, monkeypatch):
-    whole, write = lower(tmp_path / "whole", "stored"), feed.write_store
-
-    def stop(tokens):
-        raise Killed
-
-    def half(*args, **options):
-        return write(*args, **{**options, "batch_tokens": 64, "advance": stop})
-
-    with killed_at(moment), monkeypatch.context() as patched:
-        if moment == "storing":
-            patched.setattr(feed, "write_store", half)
+def test_the_frozen_part_stored_and_killed_ends_the_same(moment, tmp_path):
+    whole = lower(tmp_path / "whole", "stored")
+    with killed_at(moment):
         lower(tmp_path / "killed", "stored", seconds=0)
     assert (tmp_path / "killed" / "finetune.states" / "manifest.json").is_file()
     killed = lower(tmp_path / "killed", "stored", seconds=0)

@@ -6,11 +6,10 @@ import random
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from bertvision.files import SCRATCH
 from runs import Command, tiny_recipe
+from tunings import assert_same, tensors
 
 TIMES = {"train_seconds", "tuning_seconds", "head_seconds", "infer_seconds", "ms_per_question"}
 FILES = ["log.jsonl", "metrics.json", "recipe.toml", "report.html", "report.md", "study.json"]
@@ -34,25 +33,15 @@ def finished(directory: Path, **tables: object) -> Path:
     return directory / "run"
 
 
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return {
-        f"{path.relative_to(run)} {key}": tensor
-        for path in sorted(run.rglob("*.safetensors"))
-        for key, tensor in load_file(path).items()
-    }
-
-
 def scores(run: Path) -> list[dict]:
     rows = json.loads((run / "metrics.json").read_text())
     return [{key: value for key, value in row.items() if key not in TIMES} for row in rows]
 
 
-def assert_same(run: Path, whole: Path) -> None:
-    found, expected = weights(run), weights(whole)
-    assert list(found) == list(expected)
+def assert_same_run(run: Path, whole: Path) -> None:
+    expected = tensors(whole)
     assert any("heads-0.5" in key for key in expected) and any("checkpoint-1/backbone" in key for key in expected)
-    for key, tensor in expected.items():
-        assert torch.equal(found[key], tensor), key
+    assert_same(tensors(run), expected)
     assert scores(run) == scores(whole)
     assert not litter(run)
     names = {path.relative_to(run) for path in run.rglob("*") if path.is_file()}
@@ -80,7 +69,7 @@ def test_a_kill_in_the_middle_of_a_stage(moment, whole, tmp_path):
     command = start(tmp_path)
     assert command.kill_when(lambda: exists(tmp_path / "run", moment))
     assert not exists(tmp_path / "run", "report.html")
-    assert_same(finished(tmp_path), whole)
+    assert_same_run(finished(tmp_path), whole)
     if moment.endswith(".safetensors"):
         assert "going on at step" in (tmp_path / "run" / "log.jsonl").read_text()
 
@@ -103,10 +92,9 @@ def test_kills_while_states_are_stored_and_read(tmp_path):
     ):
         assert start(tmp_path / "killed", **stored).kill_when(lambda moment=moment: exists(run, moment))
     assert finished(tmp_path / "killed", **stored) == run
-    found, expected = weights(run), weights(whole)
-    assert list(found) == list(expected) and len(found) > 20
-    for key, tensor in expected.items():
-        assert torch.equal(found[key], tensor), key
+    expected = tensors(whole)
+    assert len(expected) > 20
+    assert_same(tensors(run), expected)
     assert scores(run) == scores(whole)
     assert not litter(run) and not list(run.rglob("*.states"))
 
@@ -128,7 +116,7 @@ def test_kills_while_files_are_being_written(whole, tmp_path):
     while kills < 6 and start(tmp_path).kill_when(writing):
         kills += 1
     assert kills >= 3 and len(seen) == kills
-    assert_same(finished(tmp_path), whole)
+    assert_same_run(finished(tmp_path), whole)
 
 
 def test_kills_at_random_moments(whole, tmp_path):
@@ -137,7 +125,7 @@ def test_kills_at_random_moments(whole, tmp_path):
         command.kill()
         kills += 1
     assert kills >= 2
-    assert_same(finished(tmp_path), whole)
+    assert_same_run(finished(tmp_path), whole)
 
 
 def test_two_processes_cannot_work_in_one_run(tmp_path):

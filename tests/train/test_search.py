@@ -16,7 +16,7 @@ from bertvision.train.search import Search, best_heads
 from bertvision.train.study import Study
 from bertvision.train.trials import Trials
 from runs import Command, bertvision, load, questions, recipe_of, tiny_recipe
-from tunings import job_of
+from tunings import Killed, job_of
 
 HEADS = [{"kind": "pool"}, {"kind": "compress", "size": 8}]
 SPACE = [
@@ -26,10 +26,6 @@ SPACE = [
 ]
 TABLES = {"heads": HEADS, "search": SPACE, "bank": {"states": "live", "checks": 3}, "finetune": {"checkpoints": []}}
 TRIALS, SIZE = 11, 4
-
-
-class Killed(BaseException):
-    """Stands for the end of the process."""
 
 
 def search(directory: Path, trials: int = TRIALS, **tables: object) -> Search:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load
 
 from bertvision.backbone.backbone import Backbone
 from bertvision.data.squad import write_articles
@@ -167,14 +167,10 @@ def test_before_any_tuning_nothing_was_trained(tmp_path):
     assert next(row for row in rows if row["member"] == "backbone")["train_seconds"] == 0
 
 
-def test_without_heads_there_is_only_the_backbone(tmp_path):
-    rows = run(tmp_path, heads=[], finetune={"epochs": 0.2, "checkpoints": []})
-    assert [row["member"] for row in rows] == ["backbone", "backbone"]
-
-
-def test_a_tune_set_is_split_off_if_none_is_given(tmp_path):
+def test_without_heads_there_is_only_the_backbone_and_a_tune_set_is_split_off_if_none_is_given(tmp_path):
     data = {"tune": "", "tune_share": 0.25}
-    run(tmp_path, data=data, heads=[], finetune={"epochs": 0.2, "checkpoints": []})
+    rows = run(tmp_path, data=data, heads=[], finetune={"epochs": 0.2, "checkpoints": []})
+    assert [row["member"] for row in rows] == ["backbone", "backbone"]
     sizes = json.loads((tmp_path / "study.json").read_text())["data"]
     assert sizes["train"]["questions"] + sizes["tune"]["questions"] == 48
     assert sizes["tune"]["questions"] == 10 and "25 %" in sizes["tune"]["source"]
@@ -237,16 +233,8 @@ def test_a_cell_that_is_missing_is_done_again_and_no_other(copy):
     log = after["log.jsonl"][len(before["log.jsonl"]) :].decode()
     assert "heads on epoch 1, seed 2" in log and "tuning" not in log and "epoch 0.5" not in log
     place = "seed-2/heads-1.safetensors"
-    original = load_file_bytes(before[place], copy)
-    assert all(torch.equal(value, original[key]) for key, value in load_file(copy / place).items())
-
-
-def load_file_bytes(content: bytes, directory: Path) -> dict[str, torch.Tensor]:
-    path = directory / "before.safetensors"
-    path.write_bytes(content)
-    found = load_file(path)
-    path.unlink()
-    return found
+    original = load(before[place])
+    assert all(torch.equal(value, original[key]) for key, value in load(after[place]).items())
 
 
 @pytest.mark.parametrize(
@@ -366,7 +354,7 @@ def test_what_is_complete_is_compared_while_the_rest_goes_on(copy):
     assert compared(copy) == {(0.5, (1, 2)), (1.0, (1,))}
 
 
-def test_why_a_head_was_dropped_is_known_before_its_checkpoint_counts_as_scored(tmp_path, monkeypatch):
+def test_a_dropped_head_is_named_and_the_study_goes_on(tmp_path, monkeypatch):
     heads = [{"kind": "pool"}, {"kind": "compress", "size": 8, "learning_rate": 1e18, "name": "too fast"}]
     recipe = recipe_of(heads=heads, finetune={"epochs": 0.2, "checkpoints": []})
     write = study_module.write_json
@@ -376,10 +364,17 @@ def test_why_a_head_was_dropped_is_known_before_its_checkpoint_counts_as_scored(
             raise KeyboardInterrupt
         write(path, value)
 
-    monkeypatch.setattr(study_module, "write_json", killed)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), monkeypatch.context() as patched:
+        patched.setattr(study_module, "write_json", killed)
         Study(recipe, tmp_path, quiet=True).run()
-    assert json.loads((tmp_path / "study.json").read_text())["dropped"][0]["member"] == "too fast"
+    noted = json.loads((tmp_path / "study.json").read_text())["dropped"]  # before the checkpoint counts as scored
+    rows = Study(recipe, tmp_path, quiet=True).run()
+    assert {row["member"] for row in rows} == {"backbone", "pool", "backbone + best head"}
+    (dropped,) = json.loads((tmp_path / "study.json").read_text())["dropped"]
+    assert noted == [dropped]
+    assert dropped["member"] == "too fast" and dropped["checkpoint"] == 0.2 and "became" in dropped["why"]
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    assert "Dropped at checkpoint 0.2 of seed 1: too fast (its" in page and "Not scored yet" not in page
 
 
 def test_peak_memory_is_that_of_all_processes(copy):
@@ -394,16 +389,6 @@ def test_peak_memory_is_that_of_all_processes(copy):
     study.begin()
     study.score(2, 1.0)
     assert record.peak > 0.05  # though it has not finished
-
-
-def test_a_dropped_head_is_named_and_the_study_goes_on(tmp_path):
-    heads = [{"kind": "pool"}, {"kind": "compress", "size": 8, "learning_rate": 1e18, "name": "too fast"}]
-    rows = run(tmp_path, heads=heads, finetune={"epochs": 0.2, "checkpoints": []})
-    assert {row["member"] for row in rows} == {"backbone", "pool", "backbone + best head"}
-    (dropped,) = json.loads((tmp_path / "study.json").read_text())["dropped"]
-    assert dropped["member"] == "too fast" and dropped["checkpoint"] == 0.2 and "became" in dropped["why"]
-    page = write_report(tmp_path).read_text(encoding="utf-8")
-    assert "Dropped at checkpoint 0.2 of seed 1: too fast (its" in page and "Not scored yet" not in page
 
 
 def test_a_head_that_breaks_just_before_it_is_kept_does_not_stop_the_study(tmp_path):
