@@ -173,6 +173,22 @@ def test_a_source_archive_is_never_run(publish, shelf, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("name", ["pip.py", "pip/__init__.py", "pip/__main__.py"])
+@pytest.mark.parametrize("path", ["", ":"])
+def test_code_in_the_working_folder_is_never_run(name, path, publish, tmp_path, monkeypatch):
+    """The folder must not come first for pip, nor through an empty entry of PYTHONPATH; pip's own settings apply."""
+    publish({FOLDER + "config.json": b"{}"})
+    shadow = tmp_path / "work" / name
+    shadow.parent.mkdir(parents=True)
+    if "/" in name:
+        (shadow.parent / "__init__.py").touch()
+    shadow.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("PYTHONPATH", path)
+    assert (packages.fetch("tiny") / "config.json").is_file()
+    assert not (tmp_path / "ran").exists()
+
+
 def test_two_at_once_end_with_one_whole_directory(publish):
     source = publish({FOLDER + name: name.encode() * 1000 for name in "abc"})
     with ThreadPoolExecutor(2) as pool:
