@@ -57,6 +57,12 @@ def refusal(*args: object, cwd: Path) -> str:
     return done.err.removeprefix("bertvision: ").rstrip("\n")
 
 
+def test_a_recipe_called_by_dots_does_not_write_outside_runs(tmp_path):
+    tiny_recipe(tmp_path / "...toml", **SHORT)
+    assert "give --out" in refusal("study", "...toml", cwd=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["...toml"]
+
+
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
 def test_every_verb_has_help(verb, tmp_path):
     done = bertvision(*verb, "--help", cwd=tmp_path)

@@ -292,3 +292,13 @@ def test_names_that_would_share_a_file_are_refused(heads, bank, hows):
     with pytest.raises(UserError, match=r"heads: .* is also the name of another"):
         check_names(recipe_of(heads=entries, bank=bank, evaluate={"ensembles": hows}))
     check_names(recipe_of(heads=[{"kind": "pool", "name": name} for name in ("a", "b", "a + b")]))
+
+
+@pytest.mark.parametrize(
+    "name, says", [("x" * 300, "is too long"), ("x" * 195, "is too long"), ("..", "begins with a dot")]
+)
+def test_names_that_are_no_file_names_are_refused_before_training(name, says, tmp_path):
+    """195 letters are too many with `backbone+` before them."""
+    with pytest.raises(UserError, match=f"heads: .*{says}"):
+        Study(recipe_of(heads=[{"kind": "pool", "name": name}]), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

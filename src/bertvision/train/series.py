@@ -22,7 +22,7 @@ class Series:
         self.recipe, self.directory, self.run_dir = recipe, directory, RunDir(directory, recipe)
         self.journal = Journal(self.run_dir.log_file, quiet=quiet)
         self.variants = {
-            name: Study(variant, directory / file_name(name), quiet=quiet)
+            name: Study(variant, directory / file_name(name, "variants"), quiet=quiet)
             for name, variant in variant_recipes(recipe).items()
         }
 
@@ -84,12 +84,14 @@ def variant_recipes(recipe: Recipe) -> dict[str, Recipe]:
     """
     plain = {key: value for key, value in dataclasses.asdict(recipe).items() if key != "variants"}
     found: dict[str, Recipe] = {}
+    taken = RunDir(Path("run")).own_names()
     for place, variant in enumerate(recipe.variants):
         name = variant.get("name")
         if not isinstance(name, str) or not name.strip():
             raise UserError(f"variants.{place}.name: every variant needs a name; it is also that of its directory")
-        if file_name(name).lower() in {file_name(other).lower() for other in found}:
+        if (directory := file_name(name, f"variants.{place}.name").lower()) in taken:
             raise UserError(f"variants.{place}.name: {name!r} is taken already; give it another")
+        taken.add(directory)
         mine = [entry for entry in plain["paper"] if entry.get("variant", name) == name]
         paper = [{key: value for key, value in entry.items() if key != "variant"} for entry in mine]
         table = toml.merged(plain | {"paper": paper}, {key: value for key, value in variant.items() if key != "name"})
