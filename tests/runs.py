@@ -139,12 +139,15 @@ class Done:
 
 
 class Command:
-    """`bertvision ARGS` in a process of its own; cwd: where it runs and where its output goes."""
+    """`bertvision ARGS` in a process of its own; cwd: where it runs and where its output goes.
 
-    def __init__(self, *args: object, cwd: Path) -> None:
+    largest: it cannot write files of more bytes, as on a disk that is full.
+    """
+
+    def __init__(self, *args: object, cwd: Path, largest: int = resource.RLIM_INFINITY) -> None:
         self.streams = [cwd / f".stream-{time.monotonic_ns()}-{number}" for number in (1, 2)]
         words = [str(arg) for arg in args]
-        self.process = processes.Process(target=_main, args=(words, str(cwd), *map(str, self.streams)))
+        self.process = processes.Process(target=_main, args=(words, str(cwd), *map(str, self.streams), largest))
         self.process.start()
 
     @property
@@ -176,12 +179,13 @@ class Command:
         return Done(int(self.process.exitcode or 0), out, err)
 
 
-def bertvision(*args: object, cwd: Path) -> Done:
+def bertvision(*args: object, cwd: Path, largest: int = resource.RLIM_INFINITY) -> Done:
     """Runs `bertvision ARGS` to its end."""
-    return Command(*args, cwd=cwd).wait()
+    return Command(*args, cwd=cwd, largest=largest).wait()
 
 
-def _main(words: Sequence[str], cwd: str, out: str, err: str) -> None:
+def _main(words: Sequence[str], cwd: str, out: str, err: str, largest: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
     for descriptor, path in ((1, out), (2, err)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
     os.chdir(cwd)

@@ -135,13 +135,18 @@ def read_json(path: Path, what: str = "file") -> Any:
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
     """Tensors as safetensors, with `about` (JSON) in the header: one file, one rename."""
+    write_tensors(path, tensors, {"about": json.dumps(about)})
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
+    """Tensors as safetensors: one file, one rename; UserError if it cannot be written."""
+    plain = {key: tensor.detach().contiguous() for key, tensor in tensors.items()}
     with replacing(path) as scratch:
-        plain = {key: tensor.detach().contiguous() for key, tensor in tensors.items()}
         try:
-            save_file(plain, scratch, metadata={"about": json.dumps(about)})
-        except SafetensorError as error:  # its errors hide the errno
-            code = errno.ENOSPC if "No space left" in str(error) else errno.EIO
-            raise OSError(code, str(error)) from None
+            save_file(plain, scratch, metadata=dict(header))
+        except SafetensorError as error:  # the errno is only in its text
+            code = re.search(r"os error (\d+)", str(error))
+            raise OSError(int(code[1]), os.strerror(int(code[1]))) if code else OSError(str(error)) from None
 
 
 def load_tensors(path: Path, what: str = "weights") -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from bertvision import __version__
 from bertvision.cli import app, data_app, main
@@ -61,6 +63,29 @@ def test_a_recipe_called_by_dots_does_not_write_outside_runs(tmp_path):
     tiny_recipe(tmp_path / "...toml", **SHORT)
     assert "give --out" in refusal("study", "...toml", cwd=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["...toml"]
+
+
+def test_a_disk_that_is_full_is_one_line_and_the_same_command_continues(place, tmp_path):
+    """A checkpoint of the tiny encoder has more bytes than all files before it, and so has a reader."""
+    study = ("study", place / "study.toml", "--out", "run", "--json")
+    for args, file in ((study, "backbone.safetensors"), (("reader", "run", "--out", "mine"), "encoder.safetensors")):
+        done = bertvision(*args, cwd=tmp_path, largest=40_000)
+        assert done.code == 2 and done.out == "", done
+        assert f"{file}: no room for it (File too large); make room and run the same command" in done.err
+        assert "Traceback" not in done.err and done.err.splitlines()[-1].startswith("bertvision: ")
+        assert not list(tmp_path.rglob("*.safetensors.*")) and not list(tmp_path.rglob(".*.part"))
+        assert bertvision(*args, cwd=tmp_path).code == 0
+    assert same_tensors(tmp_path / "run", place / "run") == ["backbone", "head", "heads-0.2"]
+    assert (tmp_path / "mine" / "config.json").is_file()
+
+
+def same_tensors(one: Path, other: Path) -> list[str]:
+    """Names of the files of weights of seed 1 that hold the same tensors in two runs."""
+    paths = sorted(path.relative_to(one) for path in (one / "seed-1").rglob("*.safetensors"))
+    found = [
+        (path, load_file(one / path), load_file(other / path)) for path in paths if "predictions" not in path.parts
+    ]
+    return [path.stem for path, a, b in found if all(torch.equal(a[key], b[key]) for key in a.keys() | b.keys())]
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)

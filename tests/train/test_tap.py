@@ -1,7 +1,6 @@
 """`bertvision tap`: a forecast, then a store of a checkpoint's states, whatever happens to the process or the disk."""
 
 import json
-import resource
 import shutil
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from bertvision.recipe import load_recipe
 from bertvision.states.store import Store
 from bertvision.tasks import Spans
 from bertvision.train.finetune import planned_checkpoints
-from runs import Command, Done, _main, bertvision, processes, questions, tiny_recipe
+from runs import Command, Done, bertvision, questions, tiny_recipe
 from states.stores import contents
 
 HEADS = [{"kind": "pool"}, {"kind": "last"}]
@@ -149,22 +148,11 @@ def test_killed_in_the_middle_it_goes_on(tmp_path):
     assert contents(store) == contents(places[0] / "run" / "states" / store.name)
 
 
-def limited(words: list[str], cwd: str, out: str, err: str, size: int) -> None:
-    """`bertvision WORDS` in a process that cannot write files of more than `size` bytes."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-    _main(words, cwd, out, err)
-
-
 def test_where_there_is_no_room_it_stops_with_one_line_and_goes_on_later(tmp_path):
     recipe_in(tmp_path)
-    streams = [str(tmp_path / name) for name in ("out", "err")]
-    words = ["tap", str(tmp_path / "study.toml"), "--out", str(tmp_path / "run"), "--json"]
-    process = processes.Process(target=limited, args=(words, str(tmp_path), *streams, 50_000))
-    process.start()
-    process.join()
-    out, err = (Path(name).read_text() for name in streams)
-    assert process.exitcode == 2 and out == ""
-    assert err.count("\n") == 1 and "shard-00000.bin: no room for it (File too large)" in err
+    done = bertvision("tap", "study.toml", "--out", "run", "--json", cwd=tmp_path, largest=50_000)
+    assert done.code == 2 and done.out == ""
+    assert done.err.count("\n") == 1 and "shard-00000.bin: no room for it (File too large)" in done.err
     done = tap(tmp_path, "--json")
     assert done.code == 0
     assert not list((tmp_path / "run").rglob(".*"))

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -20,6 +19,7 @@ from bertvision.backbone.anatomy import depth, pooler, width
 from bertvision.backbone.plan import Plan, Tuning
 from bertvision.backbone.tuning import apply, is_added, plan_of
 from bertvision.errors import UserError
+from bertvision.files import write_tensors
 
 FORMAT = "bertvision tuning 1"
 FILES = ("backbone.safetensors", "encoder.safetensors")  # names in a checkpoint and in a reader
@@ -33,7 +33,11 @@ def trained_state(model: PreTrainedModel) -> dict[str, Tensor]:
 
 def save_tuned(model: PreTrainedModel, tuning: Tuning, file: Path | str) -> None:
     """Writes the tensors that train under `tuning`, which has been applied to `model`."""
-    file = Path(file)
+    write_tensors(Path(file), *tuned_tensors(model, tuning))
+
+
+def tuned_tensors(model: PreTrainedModel, tuning: Tuning) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors and the header of the file that `save_tuned` writes."""
     state = trained_state(model)
     header = {
         "format": FORMAT,
@@ -41,9 +45,7 @@ def save_tuned(model: PreTrainedModel, tuning: Tuning, file: Path | str) -> None
         "tuning": json.dumps(asdict(tuning)),
         "frozen": json.dumps(_fingerprints(model, state)),
     }
-    unfinished = file.with_name(f".{file.name}.part")
-    save_file({name: tensor.contiguous().cpu() for name, tensor in state.items()}, unfinished, metadata=header)
-    unfinished.replace(file)
+    return {name: tensor.contiguous().cpu() for name, tensor in state.items()}, header
 
 
 def load_tuned(model: PreTrainedModel, file: Path | str) -> Plan:

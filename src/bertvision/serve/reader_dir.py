@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from bertvision.errors import UserError
@@ -18,9 +16,9 @@ from bertvision.files import (
     load_tensors,
     load_whole,
     read_json,
-    replacing,
     save_tensors,
     write_json,
+    write_tensors,
     write_text,
 )
 from bertvision.serve.config import ReaderConfig
@@ -167,15 +165,11 @@ def write_reader(
 
 
 def _write_encoder(path: Path, backbone: "Backbone", tuning: Mapping[str, Any], storage: Storage) -> None:
-    from bertvision.backbone.checkpoint import save_tuned
+    from bertvision.backbone.checkpoint import tuned_tensors
     from bertvision.backbone.tuning import Tuning
 
-    with replacing(path) as scratch:
-        save_tuned(backbone.model, Tuning(**tuning), scratch)
-        if storage == "fp16":
-            with safe_open(scratch, framework="pt") as file:
-                header, tensors = file.metadata(), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            save_file(_stored(tensors, storage), scratch, metadata=header)
+    tensors, header = tuned_tensors(backbone.model, Tuning(**tuning))
+    write_tensors(path, _stored(tensors, storage), header)
 
 
 def _stored(tensors: Mapping[str, Tensor], storage: Storage) -> dict[str, Tensor]:

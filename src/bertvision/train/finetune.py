@@ -53,10 +53,13 @@ class Checkpoint:
         """Writes all of it or nothing: the directory appears under its name when it is complete."""
         unfinished = self.directory.with_name(f".{self.directory.name}.part")
         shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        save_tuned(backbone.model, tuning, unfinished / "backbone.safetensors")
-        save_tensors(unfinished / self._head.name, head.state_dict(), about)
-        unfinished.rename(self.directory)
+        try:
+            unfinished.mkdir(parents=True)
+            save_tuned(backbone.model, tuning, unfinished / "backbone.safetensors")
+            save_tensors(unfinished / self._head.name, head.state_dict(), about)
+            unfinished.rename(self.directory)
+        finally:  # on a full disk what was written would take the room that is left
+            shutil.rmtree(unfinished, ignore_errors=True)
 
     def about(self) -> dict[str, Any]:
         """What was noted when it was saved: head, epoch, step, seconds, seed, identity."""
