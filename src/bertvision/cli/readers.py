@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from bertvision.cli.options import AsJson, Checkpoint, Code, RunPath, arg, opt, print_json
 
 if TYPE_CHECKING:
@@ -12,6 +14,20 @@ if TYPE_CHECKING:
 DEFAULT_READER = "pocket"  # comes with the package
 EncoderPath = Annotated[str | None, opt("The reader's encoder, if it has moved.", "--backbone")]
 EngineName = Annotated[str, opt("torch, onnx, or auto: by the files of the reader.", "--engine")]
+
+
+def _warn_of_token(context: typer.Context, value: str) -> str:
+    source = context.get_parameter_source("token")
+    if value and source is not None and source.name == "COMMANDLINE":
+        visible = "other users of this machine can read it in the list of processes"
+        print(f"bertvision: --token: {visible}; use --token-file or BERTVISION_TOKEN", file=sys.stderr)
+    return value
+
+
+Token = Annotated[
+    str,
+    opt("Token that requests must carry; better in a file.", envvar="BERTVISION_TOKEN", callback=_warn_of_token),
+]
 
 
 def ask(
@@ -50,7 +66,8 @@ def serve(
     reader: Annotated[str, arg("A reader's directory (runs/NAME/reader) or hub name.")] = DEFAULT_READER,
     host: Annotated[str, opt("Address to listen at; 0.0.0.0 for all of this machine.")] = "127.0.0.1",
     port: Annotated[int, opt("Port; 0 for any that is free.")] = 8000,
-    token: Annotated[str, opt("Token that requests must carry.", envvar="BERTVISION_TOKEN")] = "",
+    token: Token = "",
+    token_file: Annotated[Path | None, opt("File with the token that requests must carry.")] = None,
     allow_host: Annotated[list[str] | None, opt("Further host name of the server; may be repeated.")] = None,
     page: Annotated[bool, opt("Serve a page to try it, at /.")] = True,
     batch_tokens: Annotated[int, opt("Tokens of one pass of the model; 1 = no batching.")] = 4096,
@@ -66,6 +83,7 @@ def serve(
     """Answers over HTTP: a JSON API, documented at /docs, and a page to try it at /."""
     from bertvision.serve import server
 
+    token = server.token_from(token_file, token)
     sizes = {"body": max_body, "questions": max_questions, "context": max_context}
     limits = server.Limits(**sizes, queue=queue, batch_tokens=batch_tokens, timeout=timeout)
 

@@ -10,11 +10,13 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from bertvision.errors import UserError
+from bertvision.files import read_text
 
 if TYPE_CHECKING:
     from bertvision.serve.reader import Reader
@@ -102,6 +104,18 @@ def _is_address(name: str) -> bool:
         return False
 
 
+def token_from(file: Path | None, token: str = "") -> str:
+    """The token in a file, without white space around it; `token` if there is no file. Both are refused."""
+    if file is None:
+        return token
+    if token:
+        raise UserError("--token-file: give one of --token-file, BERTVISION_TOKEN and --token")
+    found = read_text(file).strip()
+    if not found:
+        raise UserError(f"{file}: holds no token; write one into it")
+    return found
+
+
 def serve(
     load: "Callable[[], Reader]",
     *,
@@ -121,7 +135,7 @@ def serve(
             raise UserError(f'serve needs {package}, which is not installed; pip install "bertvision[serve]"')
     with bind(host, port) as listener:
         if not token and not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
-            print("bertvision: open to everyone who can reach this machine; --token changes that", file=sys.stderr)
+            print("bertvision: open to everyone who can reach this machine; --token-file changes that", file=sys.stderr)
         reader = load()
         logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
         hosts = Hosts.of(listener, host, allow_hosts)
