@@ -53,15 +53,11 @@ DRAWN = {
 
 
 @pytest.mark.parametrize("draw", DRAWN.values(), ids=DRAWN)
-def test_same_rows_same_bytes(draw):
+def test_same_rows_same_bytes_and_names_are_taken_literally(draw):
     before = dict(mpl.rcParams)
     svg, png = render(draw(["backbone", "pool"]), "x")
     assert (svg, png) == render(draw(["backbone", "pool"]), "x")
     assert png.startswith(b"\x89PNG") and dict(mpl.rcParams) == before
-
-
-@pytest.mark.parametrize("draw", DRAWN.values(), ids=DRAWN)
-def test_text_stays_text_and_names_are_taken_literally(draw):
     names = ("$x_1$ <b>&", "_hidden", "池", "long " * 30)
     svg, _ = render(draw(names), "x")
     words = " ".join(ET.fromstring(svg).itertext())
@@ -79,9 +75,7 @@ def test_lines_and_shading():
     assert len(axes.collections) == 3
     assert len(score_figure(study(seeds=(1,)), F1).axes[0].collections) == 0  # a single run has no spread to shade
     assert len({(line.get_color(), line.get_marker()) for line in axes.lines}) == 3
-
-
-def test_lines_of_several_variants_go_by_their_names():
+    assert len(set(looks(30))) == 30
     figure = score_figure(study(members=("backbone", "pool"), variants=("L0", "L3")), F1)
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert names == ["L0: backbone", "L0: pool", "L3: backbone", "L3: pool"]
@@ -144,7 +138,3 @@ def test_cells_have_a_colour_each_and_missing_ones_none():
     axes = layer_figure({"pool": [0.1, 0.9], "attend": [0.5]}).axes[0]
     assert len(axes.patches) == 3
     assert [text.get_text() for text in axes.texts] == [".10", ".90", ".50", "pool", "attend"]
-
-
-def test_thirty_members_look_different():
-    assert len(set(looks(30))) == 30

@@ -90,9 +90,8 @@ def test_names_are_never_parsed():
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.sampled_from("abc"), st.floats(0, 100)), max_size=20))
 def test_nothing_is_lost_or_invented(runs):
-    rows = [row(member, value, seed=seed) for seed, member, value in runs] + [
-        row("backbone", 50.0, seed=seed) for seed in (1, 2)
-    ]
+    rows = [row(member, value, seed=seed) for seed, member, value in runs]
+    rows += [row("backbone", 50.0, seed=seed) for seed in (1, 2)]
     last = {(r["member"], r["seed"]): r["f1"] for r in rows}
     summary = summarised(rows)
     assert {(r.name, s): v for r in summary for s, v in zip(r.seeds, r.scores["f1"].values)} == last
@@ -117,12 +116,8 @@ def test_intervals_find_their_row():
 
 
 def test_the_table_of_members():
-    rows = [
-        row("backbone", 70, parameters=1234567),
-        row("a|b", 71),
-        row("backbone", 72, seed=2),
-        row("a|b", 74, seed=2),
-    ]
+    rows = [row("backbone", 70, parameters=1234567), row("a|b", 71)]
+    rows += [row("backbone", 72, seed=2), row("a|b", 74, seed=2)]
     paper = [{"checkpoint": 1, "member": "backbone", "f1": 77.7}]
     grid = member_grid(summarised(rows), EM_F1, paper)
     assert lines(grid) == [
@@ -213,12 +208,9 @@ def test_an_entry_belongs_to_the_runs_with_its_settings(when, holds):
         assert seen["member"] == f"backbone, {when}"
 
 
-def test_a_study_without_variants_ignores_what_is_published_of_one():
-    entry = {"checkpoint": 3, "member": "backbone", "f1": 63.9, "variant": "RTE"}
-    assert for_run([entry, {**entry, "variant": "", "f1": 70.1}], RECIPE) == [{**entry, "variant": "", "f1": 70.1}]
-
-
-def test_the_ensemble_is_found_whatever_it_blends():
+def test_published_results_of_variants_and_ensembles():
+    mine, other = ({"checkpoint": 3, "member": "backbone", "f1": 63.9, "variant": name} for name in ("", "RTE"))
+    assert for_run([other, mine], RECIPE) == [mine]  # not what is published of a variant
     found = published("backbone", "pool", "backbone + pool")
     entry = {"checkpoint": 3, "member": "ensemble", "f1": 79.8}
     assert beside(found, [entry]) == [{}, {}, entry] and without_counterpart(found, [entry]) == []

@@ -84,12 +84,9 @@ def test_one_line_per_variant_with_heads_chosen_on_tune():
     ]
     assert [cell.text for cell in grid.lines[1]][5] == "–"  # the paper says nothing about RTE
     assert [cell.best for cell in grid.lines[0]].index(True) == grid.heading.index("Ensemble")
-
-
-def test_another_metric_of_the_paper_is_named():
-    paper = [{"checkpoint": 1, "member": "backbone", "accuracy": 82.0}]
-    grid = outcome_grid(outcomes(summarised(rows("CoLA", "matthews")), {"CoLA": paper}))
-    assert grid.lines[0][grid.heading.index("Backbone, paper")].text == "82.00 accuracy"
+    other = [{"checkpoint": 1, "member": "backbone", "accuracy": 82.0}]
+    grid = outcome_grid(outcomes(summarised(rows("CoLA", "matthews")), {"CoLA": other}))
+    assert grid.lines[0][grid.heading.index("Backbone, paper")].text == "82.00 accuracy"  # another metric is named
 
 
 def test_page_of_variants(glue):
@@ -177,18 +174,11 @@ def test_several_runs_on_one_page(tmp_path):
     assert page.count("The ensemble in ensemble.json") == 1 and "given on the command line" in page
 
 
-def test_runs_on_different_data_are_not_drawn_together(tmp_path):
-    runs = [write_run(tmp_path / "a", "dev.json", 0), write_run(tmp_path / "b", "other.json", 5)]
-    study = read_runs(runs)
-    assert "On the same data" not in write_pages(study, tmp_path / "out").read_text(encoding="utf-8")
-
-
-def test_one_run_is_reported_as_itself_however_often_it_is_given(tmp_path):
-    run = write_run(tmp_path / "a", "dev.json", 0)
+def test_runs_are_drawn_together_on_the_same_data_only_and_each_once(tmp_path):
+    run, other = write_run(tmp_path / "a", "dev.json", 0), write_run(tmp_path / "b", "other.json", 5)
+    page = write_pages(read_runs([run, other]), tmp_path / "out").read_text(encoding="utf-8")
+    assert "On the same data" not in page
     assert read_runs([run, tmp_path / "." / "a" / ".." / "a"]) == read_study(run)
-
-
-def test_names_tell_runs_apart(tmp_path):
     assert run_names([tmp_path / "x" / "r", tmp_path / "y" / "r"]) == ["x/r", "y/r"]
     assert run_names([tmp_path / "x", tmp_path / "y"]) == ["x", "y"]
 
@@ -198,9 +188,8 @@ def test_sentences_without_heads_intervals_or_scores():
         return outcome_sentences(outcomes(summarised(found), {}))
 
     assert sentences([]) == ["There are no scores yet."]
-    assert (
-        sentences([row for row in rows("A", "accuracy") if row["member"] == "backbone"])[1] == "No heads were trained."
-    )
+    alone = [row for row in rows("A", "accuracy") if row["member"] == "backbone"]
+    assert sentences(alone)[1] == "No heads were trained."
     assert "were not computed" in sentences(rows("A", "accuracy"))[1]
 
 

@@ -41,15 +41,16 @@ def test_every_character_has_its_line_as_an_editor_counts(text):
     assert [found.place(at)[1] for at in range(len(text))] == expected
 
 
-def test_stdin_that_is_closed(monkeypatch):
-    monkeypatch.setattr("sys.stdin", None)
-    assert refused("-").startswith("stdin: is closed; give --context TEXT")
-
-
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
-def test_byte_order_marks(encoding, tmp_path):
-    (tmp_path / "a.txt").write_bytes("café".encode(encoding))
-    assert read_document(str(tmp_path / "a.txt")).text == "café"
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *(("a.txt", "café".encode(encoding)) for encoding in ("utf-8-sig", "utf-16", "utf-32")),
+        ("page.htm", '<meta charset="latin-1"><p>café</p>'.encode("latin-1")),
+    ],
+)
+def test_files_that_say_their_encoding(name, content, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    assert read_document(str(tmp_path / name)).text.strip() == "café"
 
 
 def test_html_is_its_text_with_the_lines_of_the_elements(tmp_path):
@@ -60,17 +61,11 @@ def test_html_is_its_text_with_the_lines_of_the_elements(tmp_path):
     assert places == {"great": ("line", 3), "north": ("line", 4), "two": ("line", 5)}
 
 
-def test_html_says_its_encoding(tmp_path):
-    (tmp_path / "page.htm").write_bytes('<meta charset="latin-1"><p>café</p>'.encode("latin-1"))
-    assert read_document(str(tmp_path / "page.htm")).text.strip() == "café"
-
-
 def test_pdf_is_its_text_by_pages(tmp_path):
     (tmp_path / "book.pdf").write_bytes(pdf(["the old city", "the king", "the river"]))
     found = read_document(str(tmp_path / "book.pdf"))
-    assert [found.place(found.text.index(word)) for word in ("old", "king", "river")] == [
-        ("page", n) for n in (1, 2, 3)
-    ]
+    places = [found.place(found.text.index(word)) for word in ("old", "king", "river")]
+    assert places == [("page", 1), ("page", 2), ("page", 3)]
 
 
 def test_what_cannot_be_read(tmp_path):
@@ -92,7 +87,9 @@ def test_what_cannot_be_read(tmp_path):
         assert part in message
 
 
-def test_a_page_without_a_name_is_known_by_its_beginning(monkeypatch):
+def test_stdin_is_known_by_its_beginning_and_may_be_closed(monkeypatch):
     page = b"\n<!DOCTYPE html><title>x</title><p>the <b>old</b> city"
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(page)))
     assert read_document("-").text == "the old city"
+    monkeypatch.setattr("sys.stdin", None)
+    assert refused("-").startswith("stdin: is closed; give --context TEXT")

@@ -66,12 +66,8 @@ def test_half_the_size_and_almost_the_same(saved, tmp_path):
         assert one[0]["score"] == pytest.approx(other[0]["score"], abs=0.01)
     with pytest.raises(UserError, match="neither fp32 nor fp16"):
         made.save_pretrained(tmp_path / "x", storage="int4")  # type: ignore[arg-type]
-
-
-def test_saving_over_another_reader_leaves_nothing_of_it(saved, copy):
-    tiny_reader().save_pretrained(copy)
-    assert not (copy / "encoder.safetensors").exists()
-    assert Reader.from_pretrained(copy).config.tuning == {}
+    tiny_reader().save_pretrained(small)  # nothing of the earlier reader stays
+    assert not (small / "encoder.safetensors").exists() and Reader.from_pretrained(small).config.tuning == {}
 
 
 def test_joined_readers_come_back(tmp_path):
@@ -115,16 +111,14 @@ def test_another_encoder_is_refused(copy, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["heads.safetensors", "encoder.safetensors"])
-def test_files_that_are_missing_cut_short_or_something_else(name, copy):
+def test_files_that_are_missing_cut_short_or_of_another_reader(name, copy, tmp_path):
     whole = (copy / name).read_bytes()
     for content in (whole[: len(whole) // 2], b"", b"hello", whole[:4]):
         (copy / name).write_bytes(content)
         assert str(copy / name) in refused(copy)
     (copy / name).unlink()
     assert f"{copy / name}: no such" in refused(copy)
-
-
-def test_heads_of_another_reader(copy, tmp_path):
+    (copy / name).write_bytes(whole)
     other = tiny_reader(heads=[{"kind": "compress", "size": 4}]).save_pretrained(tmp_path / "other")
     shutil.copyfile(other / "heads.safetensors", copy / "heads.safetensors")
     assert f"{copy / 'heads.safetensors'}: damaged, or not a file of heads" in refused(copy)
@@ -139,11 +133,7 @@ def test_heads_of_another_reader(copy, tmp_path):
         ("", {"tasks": {}}, "tasks: there is none"),
         ("", {"backbone": None}, "backbone: must be a table"),
         ("", {"colour": "red"}, "colour: unknown key; there is: backbone"),
-        (
-            "",
-            {"format": 1, "tasks": {"juggling": {"ensemble": {"members": ["a"]}}}},
-            "tasks.juggling.task: must be 'spa",
-        ),
+        ("", {"format": 1, "tasks": {"juggling": {"ensemble": {"members": ["a"]}}}}, "tasks.juggling.task: must be"),
         ("backbone", {"nane": "x"}, "backbone.nane: unknown key; did you mean 'name'?"),
         ("tuning", {"adapters": 64}, "tuning: is not the plan that encoder.safetensors was tuned by"),
         ("tuning", {"colour": "red"}, "tuning: is not the plan"),
@@ -189,7 +179,8 @@ def test_a_configuration_of_something_else(content, copy):
     assert refused(copy).startswith(str(copy / "config.json"))
 
 
-def test_no_reader_there(tmp_path, monkeypatch):
+def test_no_reader_there(tmp_path, saved):
+    assert "engine: there is none called 'steam'" in refused(saved, engine="steam")
     assert "not a reader (no config.json)" in refused(tmp_path)
     (tmp_path / "file").touch()
     assert "is a file" in refused(tmp_path / "file")
@@ -204,10 +195,6 @@ def test_a_folder_that_is_only_called_like_a_packaged_reader_is_not_meant(copy, 
     assert find_reader("./pocket") == Path("pocket")
     shutil.copytree(copy, tmp_path / "pocket", dirs_exist_ok=True)
     assert find_reader("pocket") == Path("pocket")
-
-
-def test_another_engine(saved):
-    assert "engine: there is none called 'steam'" in refused(saved, engine="steam")
 
 
 def test_without_a_hub(saved, monkeypatch):
