@@ -136,11 +136,9 @@ def difference_cell(row: Row, metric: Metric) -> Cell:
 def interval_cell(row: Row, metric: Metric) -> Cell:
     """Sorted by its lower end; marked if it excludes zero."""
     known = row.intervals.get(metric.key)
-    return (
-        Cell()
-        if known is None
-        else Cell(interval_text(known, metric.digits), known.low, known.low > 0 or known.high < 0)
-    )
+    if known is None:
+        return Cell()
+    return Cell(interval_text(known, metric.digits), known.low, known.low > 0 or known.high < 0)
 
 
 def paper_cell(entry: Entry, metric: Metric) -> Cell:

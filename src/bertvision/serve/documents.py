@@ -71,15 +71,10 @@ def read_document(name: str) -> Document:
     else:
         found = from_text(_decoded(name, content), name)
     if not found.text.strip():
-        raise UserError(f"{called(name)}: there is no text in it; {_instead_of(found)}")
+        instead = ELSEWHERE if name == STDIN else "give one that holds the answer"
+        instead = "scanned pages need text recognition first" if found.unit == "page" else instead
+        raise UserError(f"{called(name)}: there is no text in it; {instead}")
     return found
-
-
-def _instead_of(blank: Document) -> str:
-    """What to do about a document without text."""
-    if blank.unit == "page":
-        return "scanned pages need text recognition first"
-    return ELSEWHERE if blank.name == STDIN else "give one that holds the answer"
 
 
 def called(name: str) -> str:

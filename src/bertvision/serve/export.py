@@ -64,19 +64,21 @@ def export(reader: Reader, out: Path, *, int8: bool = False) -> Path:
     size = sum(tensor.numel() * tensor.element_size() for tensor in members.state_dict().values())
     if size > LARGEST:
         raise UserError(f"export: {size / 1e9:.1f} GB of weights do not fit into one ONNX file (2 GB); keep torch")
-    notes = _notes(reader)
-    if stored_digest(out, reader.config) not in ("", notes["weights"]):
+    config, engine = reader.config, reader.engine
+    weights = weights_digest(head_tensors(engine.heads), trained_state(engine.backbone.model) if config.tuning else {})
+    digests = {"config": config_digest(config.to_json()), "weights": weights}  # of what the graph is made from
+    if stored_digest(out, config) not in ("", weights):
         raise UserError(f"{out}: holds another reader; choose another directory for the exported one")
     (out / CONFIG).unlink(missing_ok=True)  # removed first, written last: a half-written directory is not a reader
     with replacing(out / GRAPH) as scratch:
         _write_graph(members, scratch)
         if int8:
             _quantise(scratch)
-        _add_notes(scratch, {"int8": int8, **notes})
+        _add_notes(scratch, {"int8": int8, "pad": engine.pad, "longest": engine.longest, **digests})
     with replacing(out / TOKENIZER) as scratch:
-        reader.engine.tokenizer.save(str(scratch))
+        engine.tokenizer.save(str(scratch))
     write_text(out / CARD, reader.card)
-    write_json(out / CONFIG, reader.config.to_json())
+    write_json(out / CONFIG, config.to_json())
     return out / GRAPH
 
 
@@ -107,15 +109,6 @@ def _quantise(path: Path) -> None:
         quantize_dynamic(
             path, path, op_types_to_quantize=["MatMul", "Gemm", "Gather"], weight_type=QuantType.QInt8, per_channel=True
         )
-
-
-def _notes(reader: Reader) -> dict[str, int | str]:
-    """How batches must look, and digests of the reader that the graph is made from."""
-    config, engine = reader.config, reader.torch_engine("export")
-    encoder = trained_state(engine.backbone.model) if config.tuning else {}
-    weights = weights_digest(head_tensors(engine.heads), encoder)
-    digest = config_digest(config.to_json())
-    return {"pad": engine.pad, "longest": engine.longest, "config": digest, "weights": weights}
 
 
 def _add_notes(path: Path, notes: dict[str, int | str]) -> None:

@@ -18,6 +18,7 @@ from bertvision.serve.engines import Engine, TorchEngine, load_engine
 from bertvision.serve.reader_dir import Storage, find_reader, read_card, read_config, write_reader
 
 BATCH_TOKENS = 1024  # of all layers at once: what heads read of them stays in the cache
+DEFAULTS = Options()
 Progress = Callable[[int, int], None]
 
 
@@ -109,10 +110,9 @@ class Reader:
         no_answer_score are its probability, and that of there being none, among a fixed number of the best candidates.
         No answer: "", 0, 0.
         """
-        wanted = Options.of(**options)
         pairs, several = pairs_of(question, context)
-        found = self._answers(pairs, wanted)
-        shaped: list[Any] = [ranked[0] for ranked in found] if wanted.top_k == 1 else list(found)
+        found = self.answers(pairs, **options)
+        shaped: list[Any] = [ranked[0] for ranked in found] if options.get("top_k", 1) == 1 else list(found)
         return shaped if several else shaped[0]
 
     def answers(
@@ -122,7 +122,9 @@ class Reader:
 
         progress: called with the tokens read so far and in all.
         """
-        return self._answers(pairs, Options.of(**options), progress)
+        check_pairs(pairs)
+        name = self._task("answer")
+        return self._read(pairs, [name], Options.of(**options), progress)[name]
 
     def everything(self, pairs: Sequence[tuple[str, str]], **options: Any) -> list[dict[str, Any]]:
         """Of each pair of texts {task's name: its result} for all tasks, from one backbone pass.
@@ -165,20 +167,14 @@ class Reader:
         found = self._read(examples, [name])[name]
         return found if several else found[0]
 
-    def _answers(self, pairs: Sequence[tuple[str, str]], options: Options, progress: Progress | None = None) -> Any:
-        check_pairs(pairs)
-        name = self._task("answer")
-        return self._read(pairs, [name], options, progress)[name]
-
     def _read(
         self,
         texts: Sequence[tuple[str, ...]],
         names: Sequence[str],
-        options: Options | None = None,
+        options: Options = DEFAULTS,
         progress: Progress | None = None,
     ) -> dict[str, list[Any]]:
         """{task's name: a result per text or pair}, all from one pass over the windows of the first task with spans."""
-        options = options or Options()
         configs = {name: options.over(self.config.tasks[name]) for name in names}
         cutting = next((one for one in configs.values() if one.verb == "answer"), configs[names[0]])
         windows = cut(self.engine.tokenizer, texts, cutting)
