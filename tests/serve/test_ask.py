@@ -32,9 +32,10 @@ def place(tmp_path_factory) -> Path:
     (place / "doc.txt").write_bytes(TEXT.encode())
     (place / "book.pdf").write_bytes(pdf(["the old city", "the king was born in the north"]))
     (place / "latin.txt").write_bytes(b"caf\xe9")
-    lines = ["who was king", "", "where was it", '{"question": "what is it", "context": "it is a river"}']
+    lines = ["[1] who was king", "", "where was it", '{"question": "what is it", "context": "it is a river"}']
     (place / "questions.txt").write_text("\n".join(lines))
     (place / "broken.jsonl").write_text('{"question": "who"')
+    (place / "list.json").write_text('[{"question": "who", "context": "the king"}]')
     (place / "deep.jsonl").write_text('{"question":' + "[" * 200_000)
     return place
 
@@ -55,6 +56,7 @@ def test_json_from_a_text(place):
     assert row["question"] == "who was king"
     assert TEXT[found["start"] : found["end"]] == found["answer"]
     assert TEXT[: found["start"]].count("\n") + 1 == found["line"]
+    assert ask(place, "who", "--context", TEXT, "--threshold", 0).out.startswith("no answer")
 
 
 def test_several_files_and_the_places_in_them(place):
@@ -68,16 +70,11 @@ def test_several_files_and_the_places_in_them(place):
 
 def test_a_batch_of_questions(place):
     found = rows(ask(place, "--questions", "questions.txt", "doc.txt", "--json", "--threshold", 1))
-    assert [row["question"] for row in found] == ["who was king", "where was it", "what is it"]
+    assert [row["question"] for row in found] == ["[1] who was king", "where was it", "what is it"]
     assert found[2]["answers"][0]["answer"] in "it is a river"
     shown = ask(place, "--questions", "questions.txt", "doc.txt")
     assert shown.code == 0
-    assert [line for line in shown.out.splitlines() if line in ("who was king", "what is it")]
-
-
-def test_no_answer_is_said(place):
-    done = ask(place, "who", "--context", TEXT, "--threshold", 0)
-    assert done.out.startswith("no answer")
+    assert [line for line in shown.out.splitlines() if line in ("[1] who was king", "what is it")]
 
 
 @pytest.mark.parametrize(
@@ -91,6 +88,7 @@ def test_no_answer_is_said(place):
         ((" ", "doc.txt"), "the question is empty"),
         (("--questions", "broken.jsonl", "doc.txt"), "broken.jsonl: line 1 is not a JSON object"),
         (("--questions", "deep.jsonl", "doc.txt"), "deep.jsonl: line 1 is not a JSON object"),
+        (("--questions", "list.json", "doc.txt"), "list.json: line 1 is not a JSON object"),
         (("--questions", "questions.txt"), "give a text to look in"),
         (("who", "doc.txt", "--reader", "nowhere"), "nowhere: no such reader"),
         (("who", "doc.txt", "--threshold", "3"), "threshold"),
@@ -176,15 +174,6 @@ def test_the_answer_is_highlighted_where_it_stands():
     show_answers(console, Query("who [x]", [document]), answers, titled=True)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert [line.strip() for line in lines] == ["who [x]", "[b]king  50%  (notes.txt, line 1)", "the [b]king[/b]", ""]
-
-
-def test_a_list_of_json_is_not_taken_for_a_question(tmp_path, place):
-    path = tmp_path / "list.json"
-    path.write_text('[{"question": "who", "context": "the king"}]')
-    with pytest.raises(UserError, match=r"list\.json: line 1 is not a JSON object"):
-        gather(None, None, [str(place / "doc.txt")], path)
-    path.write_text("[1] who was king\n")
-    assert gather(None, None, [str(place / "doc.txt")], path)[0].question == "[1] who was king"
 
 
 @pytest.mark.parametrize(

@@ -54,37 +54,33 @@ def test_every_order_gets_its_own_results_within_the_budget(orders, budget):
     assert all(batch.tokens <= budget or batch.questions == 1 for batch in batches)
 
 
-def test_what_waits_is_answered_in_one_pass_per_kind():
-    work, batches = Gated(), []
-    batcher = Batcher(work, size, batch_tokens=100, queue=100, observe=batches.append)
+def gathered(first, rest, **options):
+    """The results of orders that arrive while the first is in the model, and the batcher, closed."""
+    work = Gated()
+    batcher = Batcher(work, size, queue=100, **options)
 
     async def run():
-        first = asyncio.create_task(batcher.submit("a", ["x"]))
+        tasks = [asyncio.create_task(batcher.submit(*first))]
         await asyncio.to_thread(work.begun.wait, 30)
-        rest = [asyncio.create_task(batcher.submit(kind, [kind])) for kind in "abababab"]
+        tasks += [asyncio.create_task(batcher.submit(*order)) for order in rest]
         await asyncio.sleep(0)
         work.gate.set()
-        return await asyncio.gather(first, *rest)
+        return await asyncio.gather(*tasks, return_exceptions=True)
 
-    asyncio.run(run())
+    found = asyncio.run(run())
     batcher.close()
+    return found, batcher
+
+
+def test_what_waits_is_answered_in_one_pass_per_kind():
+    batches = []
+    gathered(("a", ["x"]), [(kind, [kind]) for kind in "abababab"], batch_tokens=100, observe=batches.append)
     assert [batch.questions for batch in batches] == [1, 4, 4]
 
 
 def test_only_the_sender_of_what_is_wrong_hears_of_it():
-    work = Gated()
-    batcher = Batcher(work, size, batch_tokens=1000, queue=100)
-
-    async def run():
-        first = asyncio.create_task(batcher.submit("a", ["x"]))
-        await asyncio.to_thread(work.begun.wait, 30)
-        rest = [asyncio.create_task(batcher.submit("a", works)) for works in (["1"], ["2", "bad", "3"], ["4"])]
-        await asyncio.sleep(0)
-        work.gate.set()
-        return await asyncio.gather(first, *rest, return_exceptions=True)
-
-    _, one, wrong, four = asyncio.run(run())
-    batcher.close()
+    orders = [("a", works) for works in (["1"], ["2", "bad", "3"], ["4"])]
+    (_, one, wrong, four), batcher = gathered(("a", ["x"]), orders, batch_tokens=1000)
     assert (one, four) == ([("a", "11")], [("a", "44")])
     assert isinstance(wrong, ValueError) and batcher.waiting == 0
 

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertvision.data.batches import by_length, collate
 from bertvision.data.sources import load_articles
 from bertvision.data.squad import records
 from bertvision.errors import UserError
@@ -155,14 +156,11 @@ def test_the_threshold_decides_when_to_say_nothing():
     }  # fmt: skip
 
 
-def test_probabilities_are_a_softmax_in_which_the_threshold_is_a_draw():
+def test_probabilities_are_a_softmax_in_which_the_threshold_is_a_draw_however_many_are_asked_for():
     spans, nothing = probabilities(torch.tensor([3.0, 1.0]).double().numpy(), no_answer=2.0, threshold=2.0, among=2)
     assert nothing == pytest.approx(spans[0])
     assert sum(spans) + nothing == pytest.approx(1)
     assert spans[0] / spans[1] == pytest.approx(2.718281828**2)
-
-
-def test_a_probability_does_not_depend_on_how_many_are_asked_for():
     read = reader()
     found = [read("who", TEXT, top_k=k)[:2] for k in (2, 20, 60, 10**12)]
     assert found[0] == found[1] == found[2] == found[3]
@@ -184,8 +182,6 @@ def test_answers_are_those_of_the_evaluation(rule):
     backbone, task, data = load(recipe)
     read = tiny_reader(rule=rule, max_length=recipe.data.max_length)
     collector = task.collector(data["test"], recipe.evaluate)
-    from bertvision.data.batches import by_length, collate
-
     windows = data["test"].windows
     head = read.engine.heads["spans"]["pool 0"]
     with torch.no_grad():
@@ -197,41 +193,31 @@ def test_answers_are_those_of_the_evaluation(rule):
     assert {one.id: got["answer"] for one, got in zip(asked, found)} == expected
 
 
-def test_threads_get_what_one_after_the_other_gets():
+def test_neither_threads_nor_company_in_a_batch_change_an_answer():
     read = reader()
     calls = [(f"who was the {word}", f"{word} {TEXT} " * (1 + n % 3)) for n, word in enumerate(WORDS.split()[:24])]
     serial = [read(question=q, context=c, top_k=2, layers=True) for q, c in calls]
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda pair: read(*pair, top_k=2, layers=True), calls)) == serial
-
-
-def test_company_in_a_batch_changes_nothing():
-    read = reader()
     pairs = [("who", TEXT * n) for n in (1, 4, 2)] + [("what was the city called", TEXT)]
-    together = read.answers(pairs)
-    for pair, found in zip(pairs, together):
+    for pair, found in zip(pairs, read.answers(pairs)):
         assert found[0]["score"] == pytest.approx(read.answers([pair])[0][0]["score"], abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("kind", "shares"),
-    [
-        ({"kind": "last"}, [0, 0, 0, 1]),
-        ({"kind": "pool"}, None),
-        ({"kind": "attend", "form": "dot"}, None),
-        ({"kind": "compress", "size": 8}, None),
-    ],
-)
-def test_layers_are_shares(kind, shares):
-    read = tiny_reader(heads=[kind])
+HEADS = [{"kind": "last"}, {"kind": "pool"}, {"kind": "attend", "form": "dot"}, {"kind": "compress", "size": 8}]
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_layers_are_shares(head):
+    read = tiny_reader(heads=[head])
     context = f"{TEXT} . " * 6
     found = read("who was king", context, top_k=4, layers=True)
     for one in found:
         assert len(one["layers"]) == 4
         assert sum(one["layers"]) == pytest.approx(1)
         assert min(one["layers"]) >= 0
-        if shares:
-            assert one["layers"] == pytest.approx(shares)
+        if head["kind"] == "last":
+            assert one["layers"] == pytest.approx([0, 0, 0, 1])
     learned = next(iter(read.engine.heads["spans"].values())).layer_weights()
     if learned is not None:
         assert found[0]["layers"] == pytest.approx(learned.tolist())
@@ -286,11 +272,9 @@ def test_one_pass_serves_all_tasks(monkeypatch):
     }
     joined = Reader.join(parts)
     assert joined.tasks == ("spans", "mood", "likeness")
-    passes = []
-    run = type(joined.engine.backbone).forward
-    monkeypatch.setattr(
-        type(joined.engine.backbone), "forward", lambda *args, **options: passes.append(1) or run(*args, **options)
-    )
+    passes, backbone = [], type(joined.engine.backbone)
+    run = backbone.forward
+    monkeypatch.setattr(backbone, "forward", lambda *args, **options: passes.append(1) or run(*args, **options))
     pairs = [("who was king", TEXT), ("where", "the city")]
     found = joined.everything(pairs)
     assert len(passes) == 1
@@ -299,11 +283,7 @@ def test_one_pass_serves_all_tasks(monkeypatch):
     assert found[1]["likeness"] == pytest.approx(parts["likeness"].similarity(*pairs[1]), abs=1e-5)
     assert joined.classify(*pairs[0], task="mood")["label"] == found[0]["mood"]["label"]
     assert "'zzz' is not a task for classify" in refused(lambda: joined.classify("a", task="zzz"))
-
-
-def test_readers_that_share_no_encoder_are_not_joined():
     other = tiny_reader("labels", family="electra")
     assert "another backbone" in refused(lambda: Reader.join({"spans": reader(), "labels": other}))
-    twice = Reader.join({"a": reader(), "b": tiny_reader("labels")})
-    assert "one task each" in refused(lambda: Reader.join({"x": twice}))
+    assert "one task each" in refused(lambda: Reader.join({"x": joined}))
     assert "at least one" in refused(lambda: Reader.join({}))
