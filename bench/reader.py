@@ -1,7 +1,7 @@
 """Questions per second: a reader against a plain transformers loop, heads against the backbone, torch against ONNX.
 
 python bench/reader.py [--quick] [--json] [--backbone marco] [--questions 64]
-python bench/reader.py --reader pocket    # one reader as it is against the plain loop on its encoder
+python bench/reader.py --reader pocket    # one reader in each engine against plain loops: transformers, and ONNX int8
 
 All that is compared runs in turns on the same questions with the same weights; a ratio is the median of the rounds'.
 """
@@ -28,6 +28,7 @@ from bertvision.serve.answers import as_records
 from bertvision.serve.config import ReaderConfig, TaskConfig
 from bertvision.serve.engines import TorchEngine
 from bertvision.serve.export import export
+from bertvision.serve.onnx_engine import session_of
 from bertvision.serve.reader import BATCH_TOKENS, Reader
 from side_by_side import Race
 
@@ -63,12 +64,25 @@ def main() -> None:
 
 
 def one_reader(name: str, pairs: Sequence[Pair], rounds: int) -> dict[str, float]:
-    """A reader with all it has, adapters and ensemble, against the loop with its encoder alone and a linear map."""
+    """A reader in each engine against plain loops: its encoder in transformers, its int8 graph in ONNX Runtime alone.
+
+    The loop in transformers has a linear map in place of the reader's heads, which takes as long.
+    """
     reader = Reader.from_pretrained(name, engine="torch")
-    backbone = reader.engine.backbone
+    backbone = reader.torch_engine("this bench").backbone
     linear = build_head({"kind": "last"}, layers=backbone.layers, width=backbone.width, task="spans")
-    loop = PlainLoop(reader.config.backbone, linear, backbone.longest)
-    return {"tokens": sum(reader.tokens(pairs)), **against_plain_loop(reader, loop, pairs, rounds)}
+    with tempfile.TemporaryDirectory() as scratch:
+        graphs = {f"onnx {how}": export(reader, Path(scratch) / how, int8=how == "int8") for how in ("fp32", "int8")}
+        loop = PlainLoop(reader.config.backbone, linear, backbone.longest)
+        ways: dict[str, Any] = {"plain loop": loop, "plain loop on onnx int8": OnnxLoop(loop, graphs["onnx int8"])}
+        ways |= {"reader, torch": reader}
+        ways |= {f"reader, {how}": Reader.from_pretrained(path.parent) for how, path in graphs.items()}
+        race = warm_race(*((lambda way=way: way.answers(pairs)) for way in ways.values()), rounds=rounds)
+    found: dict[str, float] = {"tokens": sum(reader.tokens(pairs))}
+    for number, way in enumerate(ways):
+        found[f"{way}, questions per second"] = len(pairs) / race.seconds(number)
+        found |= {f"{way} : plain loop": 1 / race.ratio(number)} if number else {}
+    return found
 
 
 def parts(name: str, pairs: Sequence[Pair], rounds: int) -> dict[str, Any]:
@@ -134,8 +148,7 @@ class PlainLoop:
         )
         features.pop("overflow_to_sample_mapping")
         offsets = features.pop("offset_mapping").tolist()
-        states = self.model(**features).last_hidden_state  # (W, 384, H)
-        starts, ends = torch.nn.functional.linear(states, self.weight, self.bias).unbind(-1)  # (W, 384) each
+        starts, ends = self.logits(features).unbind(-1)  # (W, 384) each
         best, answer = -float("inf"), ""
         for window, places in enumerate(offsets):
             inside = [sequence == 1 for sequence in features.sequence_ids(window)]
@@ -146,6 +159,24 @@ class PlainLoop:
                     if fits and start[first] + end[last] > best:
                         best, answer = start[first] + end[last], context[places[first][0] : places[last][1]]
         return answer
+
+    def logits(self, features: Any) -> torch.Tensor:
+        states = self.model(**features).last_hidden_state  # (W, 384, H)
+        return torch.nn.functional.linear(states, self.weight, self.bias)
+
+
+class OnnxLoop(PlainLoop):
+    """The same loop on an exported graph of a reader with spans."""
+
+    def __init__(self, loop: PlainLoop, graph: Path) -> None:
+        self.tokenizer, self.length, self.session = loop.tokenizer, loop.length, session_of(graph)
+        self.inputs = [given.name for given in self.session.get_inputs()]
+
+    def logits(self, features: Any) -> torch.Tensor:
+        given = {"ids": features["input_ids"], "types": features.get("token_type_ids")}
+        given |= {"mask": features["attention_mask"].bool()}
+        (found,) = self.session.run(["spans"], {name: given[name].numpy() for name in self.inputs})
+        return torch.from_numpy(found)
 
 
 def _linear(head: Head) -> list[str]:

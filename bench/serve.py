@@ -1,4 +1,4 @@
-"""Throughput of `bertvision serve` under 32 clients at once; answers lost; memory.
+"""Throughput of `bertvision serve` under 32 clients at once; answers lost; memory; latency of one client.
 
 python bench/serve.py [--reader runs/NAME/reader] [--minutes 5] [--quick] [--json]
 
@@ -6,10 +6,12 @@ Three real servers are asked in turns by the same clients: ours, ours with batch
 transformers (plain_server.py) on the same encoder. Two figures come of it, each the median of the rounds' ratios and
 neither to be taken for the other: what batching gains, and what the whole gains over the plain server. A request counts
 as lost unless ours answers it with what a lone client was answered, and the plain one, which is not tuned, at all.
+Latency is that of one client with one connection, question by question in turns with the same Reader in this process.
 """
 
 import argparse
 import asyncio
+import http.client
 import json
 import re
 import statistics
@@ -23,7 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 
+from bertvision import Reader
 from bertvision.data.sources import load_articles
 from bertvision.data.squad import records
 from bertvision.serve.reader_dir import find_reader, read_config
@@ -31,6 +35,7 @@ from bertvision.serve.reader_dir import find_reader, read_config
 ROUNDS = 5
 CALM = 10.0  # seconds of a turn of the servers that do not batch
 WANTED, GROWTH = 3.0, 1.10  # least ratio; most memory at the end, as a multiple of that after the first round
+HEALTH_MS, SLOWER = 2.0, 1.15  # most milliseconds of /health; most of /answer, as a multiple of the Reader itself
 PLAIN = Path(__file__).parent / "plain_server.py"
 Body = dict[str, str]
 Right = Callable[[int, Any], bool]  # whether this is a right answer to the question of this number
@@ -53,6 +58,7 @@ def main() -> None:
     parser.add_argument("--data", default="sample:test:200", help="where the questions come from")
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--minutes", type=float, default=5.0, help="how long the server that batches is under load")
+    parser.add_argument("--latency", action="store_true", help="one client alone, nothing else")
     parser.add_argument("--quick", action="store_true", help="a few seconds: does it run at all?")
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
     given = parser.parse_args()
@@ -61,13 +67,16 @@ def main() -> None:
     reader = given.reader or newest_reader()
     ours = [sys.executable, "-m", "bertvision", "serve", reader, "--port", "0", "--no-page"]
     plain = [sys.executable, str(PLAIN), "--backbone", read_config(find_reader(reader)).backbone]
-    with server(ours) as batching, server([*ours, "--batch-tokens", "1"]) as alone, server(plain) as other:
-        found = asyncio.run(measure((batching, alone, other), bodies, given.clients, seconds, rounds))
+    with server(ours) as batching:
+        found = latency(batching, Reader.from_pretrained(reader), bodies * (1 if given.quick else 3))
+        if not given.latency:
+            with server([*ours, "--batch-tokens", "1"]) as alone, server(plain) as other:
+                found |= asyncio.run(measure((batching, alone, other), bodies, given.clients, seconds, rounds))
     if given.json:
         print(json.dumps(found))
     else:
         print(*lines(found), sep="\n")
-    sys.exit(0 if found["lost"] == 0 else 1)
+    sys.exit(1 if found.get("lost") else 0)
 
 
 def newest_reader() -> str:
@@ -92,6 +101,34 @@ def server(words: Sequence[str]) -> Iterator[str]:
         process.wait()
         if process.stdout:
             process.stdout.close()
+
+
+def latency(url: str, reader: Reader, bodies: Sequence[Body]) -> dict[str, Any]:
+    """Milliseconds of /health, of /answer and of the Reader itself, in turns; one connection, kept alive."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"))
+
+    def call(method: str, path: str, body: Body | None = None) -> None:
+        content = json.dumps(body).encode() if body else None
+        connection.request(method, path, content, {"content-type": "application/json"})
+        reply = connection.getresponse()
+        assert reply.status == 200, reply.read()
+        reply.read()
+
+    works: dict[str, Callable[[Body], object]] = {
+        "health": lambda body: call("GET", "/health"),
+        "answer": lambda body: call("POST", "/answer", body),
+        "reader": lambda body: reader(**body),
+    }
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for number, body in enumerate([*bodies[:5], *bodies]):
+        for name, work in works.items():
+            began = time.perf_counter()
+            work(body)
+            if number >= 5:  # the first ones warm it up
+                times[name].append(1000 * (time.perf_counter() - began))
+    connection.close()
+    found = {f"{name}_p{q}_ms": float(np.percentile(own, q)) for name, own in times.items() for q in (50, 99)}
+    return found | {"answer_ratio": found["answer_p50_ms"] / found["reader_p50_ms"]}
 
 
 async def measure(
@@ -193,6 +230,18 @@ async def metric(client: httpx.AsyncClient, url: str, name: str) -> float:
 
 
 def lines(found: dict[str, Any]) -> list[str]:
+    ratio, health = found["answer_ratio"], found["health_p50_ms"]
+    quick = [
+        f"serve, /health: p50 {health:.2f} ms, p99 {found['health_p99_ms']:.2f} ms (p50 below {HEALTH_MS:g} wanted): "
+        f"{'reached' if health < HEALTH_MS else 'MISSED'}",
+        f"serve, /answer: p50 {found['answer_p50_ms']:.2f} ms, p99 {found['answer_p99_ms']:.2f} ms, p50 {ratio:.2f} "
+        f"times that of the Reader itself, {found['reader_p50_ms']:.2f} ms (at most {SLOWER:g} wanted): "
+        f"{'reached' if ratio <= SLOWER else 'MISSED'}",
+    ]
+    return quick + (_load_lines(found) if "lost" in found else [])
+
+
+def _load_lines(found: dict[str, Any]) -> list[str]:
     batching, memory = found["batching_ratio"], found["memory_ratio"]
     return [
         f"serve, batching: {batching:.2f} times the throughput of one request at a time (at least {WANTED:g} wanted): "

@@ -11,7 +11,8 @@ from bertvision.data.batches import Batch, BatchPlan, collate
 from bertvision.data.windows import Windows
 from bertvision.recipe import BankRecipe
 from bertvision.states.layout import Dtype, Selection, padded_bytes
-from bertvision.states.store import Source, live, stored, write_store
+from bertvision.states.store import Source, live, stored
+from bertvision.states.write import write_store
 from side_by_side import Finding, Race, main, squad
 
 LONGEST = 384

@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 from hypothesis import settings
 
 # Where several processes share the tests, they share the cores as well; set before torch is there to read it.
@@ -11,3 +12,11 @@ if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
 # No time limit per example: on a busy machine, or where something is imported on first use, it says nothing.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests on a Ray cluster take minutes: they run where they are asked for, with `-m ray`."""
+    if "ray" not in (config.option.markexpr or ""):
+        left_out = [item for item in items if item.get_closest_marker("ray")]
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)

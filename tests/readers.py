@@ -11,11 +11,13 @@ import torch
 
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.tuning import Tuning, apply
+from bertvision.evaluate.calibration import Calibration
 from bertvision.evaluate.ensemble import Ensemble, Member
-from bertvision.heads import build_head
+from bertvision.heads import SPECS, build_head
 from bertvision.serve.config import Cutting, Decoding, ReaderConfig, TaskConfig
 from bertvision.serve.engines import TorchEngine
 from bertvision.serve.reader import Reader
+from devices import RUNTIME
 from runs import encoder
 
 LABELS = ("good", "bad", "neither")
@@ -33,9 +35,10 @@ def tiny_reader(
     rule: str = "joint",
     threshold: float = 0.0,
     max_length: int = 48,
+    calibration: Calibration | None = None,
 ) -> Reader:
     """A reader with one task. tuning: the encoder is tuned by it, that is, everything that trains is shaken."""
-    backbone = Backbone.load(encoder(family))
+    backbone = Backbone.load(encoder(family))  # shaken where every device shakes it alike
     fingerprint = backbone.fingerprint
     torch.manual_seed(seed)
     if tuning:
@@ -60,10 +63,12 @@ def tiny_reader(
         Cutting(max_length, 8, too_long or ("windows" if task == "spans" else "trim")),
         LABELS if task == "labels" else (),
         (0.0, 5.0) if task == "score" else (-1.0, 1.0),
+        calibration,
     )
+    backbone = Backbone(backbone.model, backbone.tokenizer, backbone.name, RUNTIME).eval()
     tasks = {task: config}
     reader = ReaderConfig(encoder(family), fingerprint, asdict(tuning) if tuning else {}, tasks)
-    about = {task: {"entries": entries, "outputs": outputs}}
+    about = {task: {"entries": entries, "outputs": outputs, "specs": SPECS}}
     return Reader(
         reader, TorchEngine(backbone, {task: built}, tasks), about=about, card="# A tiny reader\n", name="tiny"
     )

@@ -9,9 +9,10 @@ import os
 import random
 import resource
 import signal
+import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing.connection import Connection
@@ -28,10 +29,14 @@ from bertvision.data.squad import write_articles
 from bertvision.evaluate.ensemble import Ensemble, Member
 from bertvision.heads import Head
 from bertvision.recipe import DataRecipe, EvaluateRecipe, Recipe, from_table, to_toml
+from bertvision.runtime import start_runtime
+from bertvision.states import write
 from bertvision.tasks import Dataset, Spans
+from bertvision.train import scoring
 from bertvision.train.bank import HeadBank
 from bertvision.train.progress import Journal
 from bertvision.train.scoring import Setting, predict
+from devices import DEVICE
 from encoders import WORDS, save_tiny
 
 # A process that has imported everything forks off each command: a start takes milliseconds instead of seconds.
@@ -105,6 +110,7 @@ def recipe_of(**tables: object) -> Recipe:
         "finetune": {"epochs": 1, "checkpoints": [0.5], "batch_size": 8, "learning_rate": 1e-3},
         "bank": {"epochs": 1, "batch_size": 8},
         "evaluate": {"nbest": 3},
+        "runtime": {"device": DEVICE},
         "heads": [{"kind": "pool"}, {"kind": "compress", "size": 8}],
     }
     for key, value in tables.items():
@@ -120,7 +126,7 @@ def tiny_recipe(path: Path, **tables: object) -> Path:
 
 def load(recipe: Recipe) -> tuple[Backbone, Spans, dict[str, Dataset]]:
     """The untouched backbone of a recipe, its task and its data."""
-    backbone, task = Backbone.load(recipe.backbone.name), Spans()
+    backbone, task = Backbone.load(recipe.backbone.name, start_runtime(recipe.runtime)), Spans()
     return backbone, task, task.load(recipe.data, backbone.tokenizer, seed=0)
 
 
@@ -141,13 +147,17 @@ class Done:
 class Command:
     """`bertvision ARGS` in a process of its own; cwd: where it runs and where its output goes.
 
-    largest: it cannot write files of more bytes, as on a disk that is full.
+    largest: it cannot write files of more bytes, as on a disk that is full. env: variables it finds.
     """
 
-    def __init__(self, *args: object, cwd: Path, largest: int = resource.RLIM_INFINITY) -> None:
+    def __init__(
+        self, *args: object, cwd: Path, largest: int = resource.RLIM_INFINITY, env: Mapping[str, str] | None = None
+    ) -> None:
         self.streams = [cwd / f".stream-{time.monotonic_ns()}-{number}" for number in (1, 2)]
         words = [str(arg) for arg in args]
-        self.process = processes.Process(target=_main, args=(words, str(cwd), *map(str, self.streams), largest))
+        self.process = processes.Process(
+            target=_main, args=(words, str(cwd), *map(str, self.streams), largest, env or {})
+        )
         self.process.start()
 
     @property
@@ -184,16 +194,39 @@ def bertvision(*args: object, cwd: Path, largest: int = resource.RLIM_INFINITY) 
     return Command(*args, cwd=cwd, largest=largest).wait()
 
 
-def _main(words: Sequence[str], cwd: str, out: str, err: str, largest: int) -> None:
+def together(world: int, *args: object, cwd: Path, env: Mapping[str, str] | None = None) -> list[Command]:
+    """`torchrun --nproc-per-node WORLD -m bertvision ARGS`, as commands that can be killed one by one. env: variables
+    they find; SHARD_BYTES: of stores, SLOW: seconds that each batch of scoring and each shard takes longer."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        shared = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    return [Command(*args, cwd=cwd, env={**shared, **(env or {}), "RANK": str(rank)}) for rank in range(world)]
+
+
+def _main(words: Sequence[str], cwd: str, out: str, err: str, largest: int, env: Mapping[str, str]) -> None:
+    os.environ.update(env)
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
     for descriptor, path in ((1, out), (2, err)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
     os.chdir(cwd)
     torch.set_num_threads(1)  # the same order of additions in every process
     sys.argv = ["bertvision", *words]
+    if size := env.get("SHARD_BYTES"):
+        write.write_store.__kwdefaults__["shard_bytes"] = int(size)
+    if pause := env.get("SLOW"):
+        scoring._look, write.write_shard = (_slower(work, float(pause)) for work in (scoring._look, write.write_shard))
     from bertvision.cli import main
 
     main()
+
+
+def _slower(work: Callable, seconds: float) -> Callable:
+    def slow(*args: object) -> object:
+        found = work(*args)
+        time.sleep(seconds)
+        return found
+
+    return slow
 
 
 def peak_of_prediction(encoder: str, path: str, count: int) -> float:

@@ -116,6 +116,28 @@ def test_a_kill_at_any_moment_leaves_a_whole_file(tmp_path):
     assert names(tmp_path) == ["a.safetensors"]
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="reads the names of open files")
+def test_what_must_outlast_a_power_loss_is_on_the_disk_before_its_name_is(tmp_path, monkeypatch):
+    """The content is synced before the rename, the folder after it."""
+    synced, path = [], tmp_path / "a"
+    real = os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{descriptor}").readlink(), path.exists()))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    for write in (partial(save_tensors, tensors={}, about={}), partial(write_json, value=[], durable=True)):
+        write(path)
+        (content, before), (folder, after) = synced
+        assert content.name == "a" and content.parent.parent == folder == tmp_path
+        assert not before and after
+        path.unlink()
+        synced.clear()
+    write_json(path, [])
+    assert not synced  # what can be made again is not waited for
+
+
 def test_tensors_and_notes_come_back(tmp_path):
     path = tmp_path / "a.safetensors"
     tensors = {
@@ -150,7 +172,7 @@ def test_tensors_and_notes_come_back(tmp_path):
 def test_json_comes_back(value, text, tmp_path):
     write_json(tmp_path / "a.json", value)
     assert read_json(tmp_path / "a.json") == value
-    assert (tmp_path / "a.json").read_text(encoding="utf-8") == text
+    assert (tmp_path / "a.json").read_text(encoding="utf-8").rstrip(" \t\n") == text.rstrip()
 
 
 CLAIM = """
@@ -245,3 +267,45 @@ def test_damaged_files_are_refused(tmp_path):
     for notes in (None, {"format": "pt"}, {"about": "not json"}):  # written by another program
         save_file({"x": torch.zeros(3)}, path, metadata=notes)
         assert "damaged, or not a head" in refused(load_tensors, path, "head")
+
+
+def flipped(whole: bytes, place: int) -> bytes:
+    return whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :]
+
+
+def test_a_flipped_bit_anywhere_in_a_file_is_found(tmp_path):
+    """Every byte of a file is covered: header, notes, tensors, text, and the digest itself."""
+    tensors, about = {"x": torch.arange(20.0), "y": torch.tensor([True])}, {"step": 3, "name": "ü"}
+    value = {"a": [1, 2.5], "ü": {"b": "text"}}
+    save_tensors(tmp_path / "a.safetensors", tensors, about)
+    write_json(tmp_path / "a.json", value)
+    for path, read in ((tmp_path / "a.safetensors", load_tensors), (tmp_path / "a.json", read_json)):
+        whole = path.read_bytes()
+        silent = []
+        for place in range(len(whole)):
+            path.write_bytes(flipped(whole, place))
+            try:
+                found = read(path)
+            except UserError:
+                continue
+            same = found == value if read is read_json else (torch.equal(found[0]["x"], tensors["x"]), found[1])
+            silent += [] if same in (True, (True, about)) else [place]
+        assert not silent
+
+
+def test_the_digest_says_what_to_do_and_older_files_have_none(tmp_path):
+    path = tmp_path / "a.json"
+    write_json(path, [1, 2])
+    path.write_text(path.read_text().replace("2", "3"))
+    way_out = "remove the blank line at its end if you changed it yourself"
+    assert way_out in refused(read_json, path, "scores file")
+    for text in ("[1, 3]\n", "[1, 3]\n\n", "[1,\n3]\n  \t\n", path.read_text().replace("\n", "\r\n").rstrip()):
+        path.write_text(text)  # written by hand, or by version 0.1
+        assert read_json(path) == [1, 3]
+    save_file({"x": torch.zeros(3)}, path, metadata={"about": "{}"})
+    assert load_tensors(path)[1] == {}
+    save_tensors(path, {"x": torch.tensor([1.0, 2.0, torch.nan])}, {})
+    assert load_tensors(path)[0]["x"][1] == 2
+    assert "x holds numbers that are not finite" in refused(partial(load_tensors, finite=True), path, "head")
+    path.write_bytes(path.read_bytes()[:-1] + b"\x3f")
+    assert "its digest does not match" in refused(load_tensors, path, "head")

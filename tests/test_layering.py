@@ -10,8 +10,33 @@ SOURCE = Path(__file__).parents[1] / "src" / "bertvision"
 
 # A folder or file imports only from those before it. The command line may import all.
 ORDER = [
-    *("__init__", "errors", "files", "toml", "schema", "registry", "recipe", "reference", "runtime"),
-    *("data", "backbone", "states", "heads", "evaluate", "tasks", "train", "report", "serve", "cli", "__main__"),
+    *(
+        "__init__",
+        "errors",
+        "files",
+        "wheels",
+        "toml",
+        "schema",
+        "registry",
+        "recipe",
+        "reference",
+        "devices",
+        "runtime",
+    ),
+    *(
+        "data",
+        "backbone",
+        "states",
+        "heads",
+        "evaluate",
+        "tasks",
+        "train",
+        "report",
+        "serve",
+        "auto",
+        "cli",
+        "__main__",
+    ),
 ]
 LATER = {("recipe", "heads")}  # within a function only: head options are declared by the heads, and checked early
 FOREIGN = {"transformers": {"backbone"}, "peft": {"backbone"}, "huggingface_hub": {"backbone"}}

@@ -45,6 +45,7 @@ def shrunk(words: list[str]) -> list[str]:
 
 def test_the_commands_work_one_after_the_other(tmp_path):
     shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
+    shutil.copy(ROOT / "README.md", tmp_path)
     assert len(COMMANDS) >= 4
     for words in COMMANDS:
         done = bertvision(*shrunk(words), cwd=tmp_path)

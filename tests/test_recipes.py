@@ -3,9 +3,13 @@
 import json
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 import tomllib
+import zipfile
 from collections.abc import Iterator
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,19 +19,23 @@ from typer.testing import CliRunner
 
 from bertvision.backbone.tuning import Tuning
 from bertvision.cli import app
+from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import GREEDY
 from bertvision.heads import build_head
 from bertvision.heads.catalog import parameter_table
-from bertvision.recipe import Recipe, load_recipe, reached, to_toml
-from bertvision.report.published import for_run
+from bertvision.recipe import Recipe, has_heads, load_recipe, reached
+from bertvision.report import TEXTS
+from bertvision.toml import literal
 from bertvision.train.bank import at_fractions, unique_names
+from bertvision.train.series import variant_recipes
 from encoders import save_tiny
 from tables import conll, glue_folder, labelled
 
 ROOT = Path(__file__).parents[1]
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 PAPERS = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
-SCORES = {"exact", "f1", "accuracy", "matthews", "spearman"}
+ANALYSED = {key.replace(".", "_") for key in TEXTS["analysis"]}
+SCORES = {"exact", "f1", "accuracy", "matthews", "pearson", "spearman"}
 COSTS = {"parameters", "train_seconds", "infer_seconds"}
 
 # A recipe as it is, but on two dozen short synthetic questions and a random encoder of three narrow blocks.
@@ -41,13 +49,24 @@ SHRUNK = (
 )
 SHORTER = {
     "bertvision-figure6": ("finetune.epochs=1", "finetune.checkpoints=[0, 0.1]"),
-    "answerability": ("finetune.epochs=1", "bank.epochs=1"),
-    "pocket": ("finetune.adapters=8",),
-    "pocket-further": ("finetune.adapters=8", "finetune.start=", "finetune.precision=fp32"),
+    "bertvision-figure5": ("finetune.epochs=0.5", "finetune.checkpoints=[0]"),
+    "bertvision-table4": ("finetune.epochs=1", "finetune.checkpoints=[]", "bank.epochs=1", "bank.checkpoints=[]"),
+    **dict.fromkeys(("hulburd-table1", "hulburd-table2", "hulburd-table3"), ("finetune.epochs=0.5",)),
+    **dict.fromkeys(("silva-table1", "silva-table2", "silva-table3"), ("finetune.epochs=0.5",)),
+    "pocket": ("finetune.precision=fp32", "finetune.checkpoints=[]"),
+    "pocket-second": ("finetune.precision=fp32", "finetune.checkpoints=[]", "finetune.start="),
+    "reproduction": (
+        *("finetune.precision=fp32", "runtime.precision=fp32", "seeds=[1]"),
+        *("finetune.epochs=1", "finetune.checkpoints=[0, 0.3]", "bank.at=[0.3, 1]"),
+    ),
     "pocket-study": (  # three blocks have no last six
         'variants=[{name = "last-2", finetune = {train_layers = 2}}, '
         '{name = "adapters", finetune = {train_layers = 0, adapters = 8}}]',
     ),
+    "depth": ("finetune.start=", 'heads=[{kind = "last"}, {kind = "cacnn", depth = 2}]'),
+    "probing": ('heads=[{kind = "probe", layer = 0}, {kind = "probe", layer = 3, cumulative = true}]',),
+    "merges": ("finetune.precision=fp32", "runtime.precision=fp32", "seeds=[1]"),
+    "tuning": ("finetune.precision=fp32", "seeds=[1]"),
     "glue": ("data.tune=", "bank.epochs=1", "finetune.checkpoints=[]"),
     "tokens": ("data.tune=", "bank.epochs=1", "finetune.checkpoints=[]"),
     "table": ("data.tune=", 'data.text=["first", "second"]', "bank.epochs=1", "finetune.checkpoints=[]"),
@@ -59,7 +78,8 @@ each_recipe = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.ste
 @pytest.fixture(scope="module")
 def encoders(tmp_path_factory) -> dict[str, Path]:
     place = tmp_path_factory.mktemp("encoders")
-    return {family: save_tiny(place / family, family) for family in ("bert", "albert")}
+    deep = save_tiny(place / "deep", "bert", num_hidden_layers=12)  # for the last six blocks of twelve
+    return {family: save_tiny(place / family, family) for family in ("bert", "albert")} | {"deep": deep}
 
 
 def commands(path: Path) -> list[list[str]]:
@@ -80,6 +100,26 @@ def run(*words: str) -> str:
     found = CliRunner().invoke(app, list(words), catch_exceptions=False)
     assert found.exit_code == 0, found.output
     return found.stdout
+
+
+def test_a_recipe_of_the_package_is_found_from_any_folder(tmp_path, monkeypatch):
+    here = load_recipe(ROOT / "recipes" / "quickstart.toml")
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe("recipes/quickstart.toml") == here
+    with pytest.raises(UserError, match="no such recipe"):
+        load_recipe("elsewhere/quickstart.toml")
+
+
+def test_a_wheel_holds_the_recipes(tmp_path):
+    for name in ("pyproject.toml", "setup.py", "README.md"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
+    (tmp_path / "src" / "bertvision").mkdir(parents=True)
+    (tmp_path / "src" / "bertvision" / "__init__.py").touch()
+    build = "from setuptools import build_meta; print(build_meta.build_wheel('.'))"
+    done = subprocess.run([sys.executable, "-c", build], cwd=tmp_path, capture_output=True, text=True, check=True)
+    names = zipfile.ZipFile(tmp_path / done.stdout.splitlines()[-1]).namelist()
+    assert {f"bertvision/recipes/{path.name}" for path in RECIPES} <= set(names)
 
 
 @each_recipe
@@ -106,39 +146,28 @@ def test_every_command_in_its_comments_can_be_given(path):
 @each_recipe
 def test_published_results_have_a_place(path):
     recipe = load_recipe(path)
-    known = {*members(recipe), *(["ensemble", "best head"] if recipe.heads else [])}
+    studies = variant_recipes(recipe) if recipe.variants else {}
     for entry in recipe.paper:
-        assert entry["checkpoint"] in reached(recipe.finetune.epochs, recipe.finetune.checkpoints)
-        assert entry["member"] in known or entry["member"].endswith(("(two checkpoints)", "(BERT-large)"))
-        assert set(entry) <= {"checkpoint", "member", "source", "on", "label", "when", "variant", *SCORES, *COSTS}
-        assert entry.get("variant", "") in ("", *(variant["name"] for variant in recipe.variants))
+        study = studies[entry["variant"]] if "variant" in entry else recipe
+        known = {*members(study), *(["ensemble", "best head"] if study.heads else [])}
+        assert entry["checkpoint"] in reached(study.finetune.epochs, study.finetune.checkpoints)
+        assert entry["member"] in known or entry["member"].endswith(
+            ("(two checkpoints)", "(BERT-large)", "(as printed)")
+        )
+        assert set(entry) <= {"checkpoint", "member", "source", "on", "variant", "loss", *SCORES, *COSTS, *ANALYSED}
         assert entry["source"] and set(entry) & (SCORES | COSTS)
         assert all(entry.get(key, 0) >= 0 for key in COSTS)
         assert all(1 < entry[key] <= 100 for key in {*entry} & SCORES)  # percentages, not shares
         assert entry.get("exact", 0) <= entry.get("f1", 100)
-    places = [tuple(entry.get(key) for key in ("checkpoint", "member", "when", "variant")) for entry in recipe.paper]
+    places = [tuple(entry.get(key) for key in ("checkpoint", "member", "variant")) for entry in recipe.paper]
     assert len(set(places)) == len(places)
-
-
-@each_recipe
-def test_results_of_several_runs_belong_to_one_each(path):
-    labels = {entry["label"] for entry in load_recipe(path).paper if "when" in entry}
-    reached = set()
-    for verb, *words in commands(path):
-        if verb != "study":
-            continue
-        recipe = load_recipe(path, options(words, "--set"))
-        seen = for_run(recipe.paper, tomllib.loads(to_toml(recipe)))
-        mine = [entry for entry, before in zip(seen, recipe.paper) if "when" in entry and entry == before]
-        assert len({(entry["checkpoint"], entry["member"]) for entry in mine}) == len(mine)
-        reached |= {entry["label"] for entry in mine}
-    assert all("plain read-out" in label for label in labels - reached)  # those are the runs of another recipe
 
 
 @pytest.mark.slow
 @each_recipe
 def test_runs_from_tuning_to_report(path, encoders, tmp_path):
-    family = "albert" if "albert" in load_recipe(path).backbone.name else "bert"
+    name = load_recipe(path).backbone.name
+    family = "albert" if "albert" in name else "deep" if path.stem.startswith("hulburd") else "bert"
     folder = f"data.glue={glue_folder(tmp_path / 'glue', 16)}"
     settings = [f"backbone.name={encoders[family]}", *SHRUNK, *SHORTER.get(path.stem, ()), folder]
     if path.stem == "table":
@@ -148,6 +177,10 @@ def test_runs_from_tuning_to_report(path, encoders, tmp_path):
         ]
     if path.stem == "tokens":
         settings += [f"data.train={conll(tmp_path / 'a.conll', 30)}", f"data.test={conll(tmp_path / 'b.conll', 16, 1)}"]
+    if any("backbone" in variant for variant in load_recipe(path).variants):
+        own = {"backbone": {"name": str(encoders["bert"])}}
+        variants = [variant | (own if "backbone" in variant else {}) for variant in load_recipe(path).variants]
+        settings.append(f"variants={literal(variants)}")
     recipe = load_recipe(path, settings)
     rows = json.loads(
         run("study", str(path), *(w for s in settings for w in ("--set", s)), "--out", str(tmp_path), "--json")
@@ -156,11 +189,17 @@ def test_runs_from_tuning_to_report(path, encoders, tmp_path):
     scored = json.loads((tmp_path / "metrics.json").read_text(encoding="utf-8"))
     assert [row for row in rows if row["member"] != GREEDY] == scored
     assert any(row["member"] == GREEDY for row in rows) == bool(recipe.heads)
-    variants = [variant["name"] for variant in recipe.variants] or [None]
-    for epoch, variant in product(reached(recipe.finetune.epochs, recipe.finetune.checkpoints), variants):
+    studies = variant_recipes(recipe) if recipe.variants else {None: recipe}
+    planned = [
+        (variant, study, epoch)
+        for variant, study in studies.items()
+        for epoch in reached(study.finetune.epochs, study.finetune.checkpoints)
+    ]
+    for variant, study, epoch in planned:
         here = [row for row in rows if row["checkpoint"] == epoch and row.get("variant") == variant]
-        assert {row["member"] for row in here if row["role"] != "ensemble"} == set(members(recipe))
-        assert any(row["role"] == "ensemble" for row in here) == bool(recipe.heads)
+        expected = set(members(study)) if has_heads(study, epoch) else {"backbone"}
+        assert {row["member"] for row in here if row["role"] != "ensemble"} == expected
+        assert any(row["role"] == "ensemble" for row in here) == has_heads(study, epoch)
         assert all(-100 <= row[key] <= 100 for row in here for key in SCORES & {*row})
         assert all(SCORES & {*row} and row.get("exact", 0) <= row.get("f1", 100) for row in here)
         assert all(row["parameters"] > 0 for row in here if epoch or row["role"] == "head")
@@ -173,26 +212,15 @@ def test_runs_from_tuning_to_report(path, encoders, tmp_path):
         assert all(f'data-value="{entry[key]!r}"' in page for key in {*SCORES, *COSTS} & {*entry})
 
 
-def test_the_second_half_of_pocket_starts_from_the_reader_of_the_first(encoders, tmp_path):
-    places = {name: tmp_path / name for name in ("pocket", "pocket-further")}
-    for name, place in places.items():
-        first = f"finetune.start={places['pocket'] / 'reader'}"
-        own = () if name == "pocket" else (first, "finetune.learning_rate=0")  # so that nothing moves
-        settings = (f"backbone.name={encoders['bert']}", *SHRUNK, *SHORTER[name], *own, "heads=[]")
+def test_tuning_starts_from_the_reader_of_an_earlier_run(encoders, tmp_path):
+    places = [tmp_path / name for name in ("first", "second")]
+    first = (f"finetune.start={places[0] / 'reader'}", "finetune.learning_rate=0", "finetune.weight_decay=0")
+    for place, own in zip(places, ((), first)):  # the second moves nothing
+        settings = (f"backbone.name={encoders['bert']}", *SHRUNK, *SHORTER["pocket"], *own)
         words = [word for setting in settings for word in ("--set", setting)]
-        run("study", str(ROOT / "recipes" / f"{name}.toml"), *words, "--out", str(place), "--json")
-    before, after = (load_file(place / "reader" / "encoder.safetensors") for place in places.values())
+        run("study", str(ROOT / "recipes" / "pocket.toml"), *words, "--out", str(place), "--json")
+    before, after = (load_file(place / "reader" / "encoder.safetensors") for place in places)
     assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
-
-
-def test_a_published_result_stands_beside_the_run_it_belongs_to(encoders, tmp_path):
-    settings = (f"backbone.name={encoders['bert']}", *SHRUNK, "finetune.train_layers=1")
-    words = [word for setting in settings for word in ("--set", setting)]
-    run("study", str(ROOT / "recipes" / "hulburd-table1.toml"), *words, "--out", str(tmp_path), "--json")
-    text = (tmp_path / "report.md").read_text(encoding="utf-8")
-    ours, apart = text.split("## Published results without a counterpart here")
-    assert "65.90" in ours and "7,124,738" in ours and "75.20" not in ours
-    assert "| 3 | backbone, L6 | 72.30 | 75.20 | 42,548,738 | 13,080.0 |" in apart and "65.90" not in apart
 
 
 def table_rows(heading: str) -> Iterator[list[str]]:

@@ -12,6 +12,7 @@ _PUBLIC = {
     "Reader": "bertvision.serve.reader",
     "States": "bertvision.backbone.states",
     "build_head": "bertvision.heads",
+    "fit": "bertvision.auto.fit",
     "load_recipe": "bertvision.recipe",
 }
 __all__ = [*_PUBLIC]

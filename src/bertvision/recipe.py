@@ -13,7 +13,7 @@ from annotated_types import Interval
 from bertvision import toml
 from bertvision.errors import UserError
 from bertvision.registry import TASKS
-from bertvision.schema import LARGEST, STRICT, Count, NonNegative, Positive, Share, validate
+from bertvision.schema import LARGEST, STRICT, Count, NonNegative, Positive, Share, refuse_nul, validate
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ class DataRecipe(Section):
     max_length: Annotated[int, Interval(ge=16, le=LARGEST)] = 384
     """Longest window in tokens, special tokens included."""
     overlap: Count = 128
-    """Tokens that two neighbouring windows of a long context share; less than half of `max_length`."""
+    """Tokens that two neighbouring windows of a long context share, at most three quarters of `max_length`. 240 of 384
+    makes windows advance by about 128 tokens: 141 less the question's."""
     limit: Count = 0
     """Most training examples; 0 = all. A smaller limit takes a subset of a larger; of texts, every label (or range of
     scores) gives the same share. A tune set that is split off texts is cut down with it."""
@@ -61,8 +62,7 @@ class DataRecipe(Section):
     """Unanswerable questions to add per answerable one of the training set: a question on its own paragraph, with a
     name, number or word changed into another, or negated. 0 = none."""
     glue: str = "data/glue"
-    """The folder of the official GLUE files, for sources such as `glue:CoLA/train`; if absent, they come from the
-    hub."""
+    """The folder of the official GLUE files, for sources as `glue:CoLA/train`; if absent, they come from the hub."""
     text: tuple[str, ...] = ()
     """The one or two columns of your own table that hold the text."""
     label: str = ""
@@ -73,8 +73,7 @@ class DataRecipe(Section):
     """The main metric of your own table of labels; empty: accuracy. `f1` is that of the second of two labels, else the
     mean over all labels."""
     broken: Literal["refuse", "leave out"] = "refuse"
-    """Malformed lines of a table, such as some of the official QQP/train.tsv: an error with their numbers, or left out
-    and counted."""
+    """Malformed lines of a table, as in the official QQP/train.tsv: an error that names them, or left out, counted."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,8 @@ class Training(Section):
     batch_size: Positive = 16
     """Most windows in a batch."""
     batch_tokens: Positive = 4096
-    """Most tokens in a batch, padding included: long windows come in smaller batches."""
+    """Most tokens in a batch, padding included: long windows come in smaller batches. Where heads read [CLS] alone, a
+    window counts as one token."""
     learning_rate: NonNegative = 1e-3
     """The peak learning rate."""
     optimizer: Literal["adamw", "adam"] = "adamw"
@@ -114,8 +114,7 @@ class FinetuneRecipe(Training):
     warmup: NonNegative = 0.1
     """Warm-up: a share of all steps if below 1, else a number of steps."""
     checkpoints: tuple[NonNegative, ...] = ()
-    """Epochs (fractions allowed) at which heads are trained and everything is scored. The end always is one;
-    those past `epochs` are never reached."""
+    """Epochs (fractions allowed) at which heads are trained and everything is scored. The end always is one."""
     train_layers: Count | Literal["all"] = "all"
     """`all`, or the number of last blocks that train (0 = none). The head always trains, LayerNorms as `norms` says."""
     norms: Literal["all", "trained"] = "all"
@@ -128,12 +127,16 @@ class FinetuneRecipe(Training):
     """Size of Houlsby adapters in every block; 0 = none."""
     lora: Count = 0
     """Rank of LoRA matrices on the attention's queries and values; 0 = none (needs the `lora` extra)."""
+    biases: bool = False
+    """Train all biases of the encoder beside what `train_layers` says. BitFit is `train_layers = 0`, `biases = true`
+    and `norms = "trained"`, which leaves the scales of LayerNorms as they are."""
     attention_dropout: Share = 0.0
     """Dropout of attention weights. At 0 fused kernels can run: on a CPU tuning is several times faster. All other
     dropout is the encoder's own; the papers' encoders have 0.1 here."""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """How the encoder's products are computed while it is tuned. `bf16` is quicker where the processor has instructions
-    for it, and an error where it has none; weights, heads and scoring stay fp32."""
+    precision: Literal["auto", "fp32", "bf16"] = "fp32"
+    """How the encoder's products are computed while it is tuned; weights and heads stay fp32. `bf16` is quicker where
+    the device has instructions for it, and an error where it has none. `auto`: bf16 where there are instructions and,
+    on a CPU, a short measurement finds it quicker. Passes without training: see `runtime.precision`."""
     start: str = ""
     """Tuned weights to start from: a checkpoint of another run, such as `runs/a/seed-1/checkpoint-1`, or a reader. The
     encoder and its tuned parts must be the same; heads start anew. Empty: from the encoder as published."""
@@ -150,6 +153,9 @@ class BankRecipe(Training):
     """Where states come from: the backbone in every epoch, a store on disk, or the quicker one by forecast."""
     dtype: Literal["fp16", "int8", "fp32"] = "fp16"
     """How a store keeps states."""
+    at: tuple[NonNegative, ...] = ()
+    """The checkpoints of the backbone at which heads are trained; empty: all. At the others the backbone alone is
+    scored (not with `feed = "along"`)."""
     patience: Count = 0
     """Early stop of each head: checks on the tune set without improvement; its best state is kept. 0 = none."""
     checks: Positive = 4
@@ -172,6 +178,25 @@ class EvaluateRecipe(Section):
     """Most tokens in a batch at inference."""
     ensembles: tuple[Literal["max", "mean", "product"], ...] = ("max",)
     """How members are combined: by the maximum, the mean or the product of their probabilities."""
+
+
+@dataclass(frozen=True)
+class RuntimeRecipe(Section):
+    device: str = "auto"
+    """Where tensors live: `cpu`, `cuda`, `cuda:1`, `mps` or `xpu`; `auto`: the GPU, if torch can use one, else the CPU.
+    Not part of a run's identity: a run may go on elsewhere. Its device is noted; another one rounds otherwise."""
+    precision: Literal["auto", "fp32", "bf16"] = "fp32"
+    """The encoder's products where nothing trains: states for heads, stores, scores. As `finetune.precision`."""
+    gradient_checkpointing: bool = False
+    """Tuning keeps one state per block and computes the rest again when it is needed: less memory, about a third more
+    time, the same bits. May be changed in the middle of a run. Not with `lower = "stored"`."""
+    accumulate: Positive = 1
+    """Micro-batches that a step of tuning is cut into, each with its own pass: less memory. Processes under torchrun
+    share them, so give at least as many as processes; the result depends on this number and not on theirs."""
+    compile: bool = False
+    """Tuning runs the encoder through torch.compile: quicker on GPUs, after minutes of compiling; needs a compiler."""
+    reduce: Literal["exact", "fast"] = "exact"
+    """How processes add up gradients: in a fixed order, so that their number changes no bit, or as fast as they can."""
 
 
 @dataclass(frozen=True)
@@ -208,15 +233,18 @@ class Recipe(Section):
     """How the heads are trained."""
     evaluate: EvaluateRecipe = field(default_factory=EvaluateRecipe)
     """How logits become answers."""
+    runtime: RuntimeRecipe = field(default_factory=RuntimeRecipe)
+    """Where and how it is computed."""
     heads: tuple[dict, ...] = ()
     """The heads of the bank: tables with `kind` and that kind's options (`bertvision heads` lists them). For `labels`
-    and `score` also `reduce`: read [CLS] alone (`first`, the default), or the `mean` or `sum` over all tokens."""
+    and `score` also `reduce`: read [CLS] alone (`first`, the default), or the `mean` or `sum` over all tokens. For any
+    `depth`: it reads the layers up to that block. The encoder runs no further than the heads together read."""
     search: tuple[dict, ...] = ()
     """What `bertvision search` varies in the heads: tables with the `key` of an option or of a head's training, and
     either `values` or `low` and `high` (with `log = true`, evenly over powers). Empty: every option of each kind."""
     variants: tuple[dict, ...] = ()
     """Several studies in one: tables with a `name` and what differs, such as `finetune = {train_layers = 3}`. Each runs
-    in a directory of its own under that of the run; one table shows all."""
+    in a directory of its own under that of the run; one table shows all, compared with the first."""
     paper: tuple[dict[str, int | float | str], ...] = ()
     """Published results to show beside ours: tables with `checkpoint`, `member` and metrics; `source` to cite, and `on`
     for their model and data, such as "BERT-large, SQuAD 2.0", where that differs from this recipe's."""
@@ -232,6 +260,7 @@ def load_recipe(path: str | Path, settings: Iterable[str] = ()) -> Recipe:
 
 def from_table(table: Mapping[str, Any], where: str = "recipe") -> Recipe:
     """A checked recipe from nested plain values; errors begin with `where`."""
+    refuse_nul({key: table.get(key) for key in ("backbone", "data", "finetune")}, where)
     recipe = validate(Recipe, table, where)
     if recipe.task not in TASKS:
         TASKS.named(recipe.task, f"{where}: task")
@@ -251,17 +280,30 @@ def _contradictions(recipe: Recipe) -> Iterable[tuple[str, str]]:
     for key, values in {**lists, "evaluate.ensembles": recipe.evaluate.ensembles}.items():
         if len(set(values)) < max(1, len(values)):
             yield key, "give at least one, each once"
-    if data.overlap * 2 >= data.max_length:
-        yield "data.overlap", f"{data.overlap} must be less than half of data.max_length"
+    if data.overlap > 0.75 * data.max_length:
+        yield "data.overlap", f"{data.overlap} must be at most three quarters of data.max_length"
+    for where, entry in ("finetune.head", tuning.head), *(("heads", one) for one in recipe.heads):
+        if 0 < head_spec(entry).get("places", 0) < data.max_length:
+            yield where, f"places must be at least data.max_length, {data.max_length}"
+        depth = head_spec(tuning.head).get("depth", 0)  # blocks above it are not tuned
+        if depth and not 0 < head_spec(entry).get("depth", 0) <= depth:
+            yield where, f"finetune.head stops at block {depth}: give every head a depth of {depth} or less"
     if len(data.text) > 2:
         yield "data.text", "one column, or two for pairs of texts"
     if data.labels and (len(data.labels) < 2 or len(set(data.labels)) < len(data.labels) or not all(data.labels)):
         yield "data.labels", "give at least two, each once, none of them empty"
-    if tuning.lower == "stored" and (tuning.norms == "all" or tuning.adapters or tuning.lora):
-        yield "finetune.lower", '"stored" needs norms = "trained", and neither adapters nor LoRA'
+    if tuning.lower == "stored" and (tuning.norms == "all" or tuning.adapters or tuning.lora or tuning.biases):
+        yield "finetune.lower", '"stored" needs norms = "trained", and neither adapters nor LoRA nor biases'
     if tuning.lower == "stored" and tuning.precision != "fp32":
         yield "finetune.precision", 'with lower = "stored" only "fp32" is possible'
+    if tuning.lower == "stored" and recipe.runtime.gradient_checkpointing:
+        yield "runtime.gradient_checkpointing", 'with lower = "stored" the blocks above keep their states; give false'
+    planned = reached(tuning.epochs, tuning.checkpoints)
+    if missing := [epoch for epoch in bank.at if epoch not in planned]:
+        yield "bank.at", f"{missing[0]:g} is no checkpoint; there are {', '.join(f'{epoch:g}' for epoch in planned)}"
     if bank.feed == "along":  # the heads train during fine-tuning
+        if bank.at:
+            yield "bank.at", 'feed = "along" keeps heads at all checkpoints; give none here'
         if bank.patience:
             yield "bank.patience", 'feed = "along" has no early stop; give 0'
         if bank.checkpoints:
@@ -296,6 +338,11 @@ def reached(epochs: float, checkpoints: Iterable[float]) -> list[float]:
     """The epochs at which tuning leaves checkpoints: those asked for before its end, and the end."""
     found = {epoch for epoch in checkpoints if epoch < epochs} | {epochs}
     return sorted({float(f"{epoch:g}") for epoch in found})  # as in file names: 0.1 + 0.2 is 0.3
+
+
+def has_heads(recipe: Recipe, epoch: float) -> bool:
+    """Whether a checkpoint of the backbone has a bank."""
+    return bool(recipe.heads) and (not recipe.bank.at or epoch in recipe.bank.at)
 
 
 def to_toml(recipe: Recipe) -> str:

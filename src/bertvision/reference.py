@@ -16,7 +16,13 @@ an unknown key, a wrong type or an impossible value is an error that names the f
 For editors: `bertvision recipe --schema` prints a JSON schema. This page is made from the source:
 `bertvision recipe > docs/recipe.md`.
 """
-TYPES = {"integer": "a whole number", "number": "a number", "string": "a string", "object": "a table"}
+TYPES = {
+    "integer": "a whole number",
+    "number": "a number",
+    "string": "a string",
+    "object": "a table",
+    "boolean": "true or false",
+}
 
 
 def json_schema(cls: Any = recipe.Recipe) -> dict[str, Any]:

@@ -1,17 +1,33 @@
 """Where and how a computation runs: device, precision, processes, seeds and clocks."""
 
+import atexit
 import dataclasses
 import hashlib
+import json
+import os
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
 import torch
+import torch.distributed
 from torch import Tensor
 
+from bertvision.devices import Precision, find_device, find_precision
+from bertvision.errors import UserError
+from bertvision.recipe import RuntimeRecipe
+
 Thing = TypeVar("Thing")
+
+NOTHING: Mapping[str, str] = {}
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # for `deterministic`; read with the first product on CUDA
+BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", "xpu": "cpu:gloo,xpu:xccl"}  # of torch.distributed
+PATIENCE = timedelta(days=7)  # of a process for the others, which may be busy with what one does alone
+FETCH_STEPS = 16  # between two fetches of losses from a device that would have to wait for each
 
 
 def fold(*parts: object) -> int:
@@ -22,10 +38,19 @@ def fold(*parts: object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """One process of a computation. rank: its number among `world` processes."""
+    """One process of a computation.
+
+    device: where its tensors lie. precision: of the encoder's products where nothing trains. checkpointing, compiled,
+    accumulate, reduce: as `gradient_checkpointing`, `compile`, `accumulate` and `reduce` of a recipe. rank: its number
+    among `world` processes.
+    """
 
     device: str = "cpu"
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Precision = "fp32"
+    checkpointing: bool = False
+    compiled: bool = False
+    accumulate: int = 1
+    reduce: Literal["exact", "fast"] = "exact"
     rank: int = 0
     world: int = 1
 
@@ -34,37 +59,251 @@ class Runtime:
         """Whether this process writes the files and talks to the user."""
         return self.rank == 0
 
+    @property
+    def kind(self) -> str:
+        """The device without its number."""
+        return self.device.partition(":")[0]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What changes results and is not the default. Not the device, which is noted with a run."""
+        own = {key: getattr(self, key) for key in ("precision", "compiled", "accumulate", "reduce")}
+        return {key: value for key, value in own.items() if value != getattr(CPU, key)}
+
+    @property
+    def fetch_steps(self) -> int:
+        """After how many steps losses are fetched from the device; a CPU has nothing to wait for."""
+        return 1 if self.kind == "cpu" else FETCH_STEPS
+
     def to(self, thing: Thing) -> Thing:
-        """A tensor, a module, or a dataclass of tensors on the device."""
+        """A tensor, a module, or a dataclass of tensors on the device. To a GPU, tensors are copied from pinned memory
+        while the device goes on working."""
         if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
             found = {field.name: getattr(thing, field.name) for field in dataclasses.fields(thing)}
             moved = {name: self.to(value) for name, value in found.items() if isinstance(value, Tensor)}
             return dataclasses.replace(thing, **moved)
         target: Any = thing
+        if self.kind == "cuda" and isinstance(thing, Tensor) and thing.is_cpu:
+            return target.pin_memory().to(self.device, non_blocking=True)
         return target.to(self.device)
 
     @contextmanager
     def seed(self, *parts: object) -> Iterator[None]:
-        """Random numbers within come from fold(*parts) alone; those outside are as if nothing had been drawn."""
-        with torch.random.fork_rng(devices=[self.device] if self._on_gpu else []):
+        """Random numbers within come from fold(*parts) alone, on the CPU and on the device; those outside are as if
+        nothing had been drawn."""
+        own = [] if self.kind == "cpu" else [torch.device(self.device).index or 0]
+        with torch.random.fork_rng(devices=own, device_type=self.kind if own else None):
             torch.manual_seed(fold(*parts))
             yield
 
+    @contextmanager
+    def deterministic(self, note: Callable[[str], None]) -> Iterator[None]:
+        """Within, a device uses algorithms that always give the same bits; what has none is noted. A CPU needs none."""
+        if self.kind == "cpu":
+            yield
+            return
+        before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        with warnings.catch_warnings():
+            shown = warnings.showwarning
+
+            def show(message: Warning | str, *rest: Any) -> None:
+                text = str(message).partition(".")[0]
+                note(f"{self.device}: {text}") if "deterministic" in text else shown(message, *rest)
+
+            warnings.showwarning = show  # type: ignore[assignment]
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            try:
+                yield
+            finally:
+                torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+    def mine(self, things: Sequence[Thing]) -> list[Thing]:
+        """Those of some pieces of work that this process does."""
+        return list(things[self.rank :: self.world])
+
+    def wait(self) -> None:
+        """Waits until all processes are here."""
+        if self.world > 1:
+            torch.distributed.barrier()
+
+    def tell(self, value: Thing) -> Thing:
+        """The main process's value, plain as JSON, in all processes."""
+        if self.world == 1:
+            return value
+        data = json.dumps(value).encode() if self.is_main else b""
+        size = torch.tensor([len(data)])
+        torch.distributed.broadcast(size, 0)
+        content = (
+            torch.tensor(list(data), dtype=torch.uint8) if self.is_main else torch.empty(int(size), dtype=torch.uint8)
+        )
+        torch.distributed.broadcast(content, 0)
+        return json.loads(content.numpy().tobytes())
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """In the main process the bytes of all, by rank; in others nothing."""
+        if self.world == 1:
+            return [data]
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
+        torch.distributed.all_gather(sizes, torch.tensor([len(data)]))
+        if not self.is_main:
+            if data:
+                torch.distributed.send(torch.frombuffer(bytearray(data), dtype=torch.uint8), 0)
+            return []
+        found = [data]
+        for rank, size in enumerate(sizes[1:], start=1):
+            content = torch.empty(int(size), dtype=torch.uint8)
+            if size:
+                torch.distributed.recv(content, rank)
+            found.append(content.numpy().tobytes())
+        return found
+
+    def exchange(self, value: Thing) -> list[Thing]:
+        """The values of all processes, plain as JSON, by rank, in all of them."""
+        return self.tell([json.loads(one) for one in self.gather(json.dumps(value).encode())])
+
+    def any(self, flags: Sequence[bool]) -> list[bool]:
+        """For each flag whether it is set in any process."""
+        if self.world == 1:
+            return list(flags)
+        return [bool(value) for value in self.all_reduce(torch.tensor(flags, dtype=torch.int64)).tolist()]
+
     def all_reduce(self, tensor: Tensor) -> Tensor:
-        """The sum of a tensor over all processes, in place."""
+        """The sum of a tensor over all processes, added as the backend likes."""
         if self.world > 1:
             torch.distributed.all_reduce(tensor)
         return tensor
 
+    def tree_sum(self, tensor: Tensor, filled: Sequence[bool]) -> Tensor:
+        """The sum over all processes, a power of two, as a binary tree over their ranks. filled: by rank, whether a
+        process has anything to add."""
+        distance = 1
+        while distance < self.world:
+            partner, theirs = self.rank ^ distance, torch.empty_like(tensor)
+            exchange = [(torch.distributed.isend, tensor), (torch.distributed.irecv, theirs)]
+            operations = [torch.distributed.P2POp(act, what, partner) for act, what in exchange]
+            for work in torch.distributed.batch_isend_irecv(operations):
+                work.wait()
+            here, there = (any(filled[one // distance * distance :][:distance]) for one in (self.rank, partner))
+            tensor = tensor + theirs if here and there else theirs if there else tensor
+            distance *= 2
+        return tensor
+
     def clock(self) -> float:
         """Seconds from a fixed moment, once the device has done everything it was given."""
-        if self._on_gpu:
-            torch.cuda.synchronize(self.device)
+        self.synchronize()
         return time.perf_counter()
 
+    def synchronize(self) -> None:
+        """Waits until the device has done everything it was given."""
+        if self.kind != "cpu":
+            self._module.synchronize()
+
+    def mark(self) -> Any:
+        """This moment, in the order of the device's work; nothing waits for it. See `Timed`."""
+        if self.kind == "cpu":
+            return time.perf_counter()
+        event = self._module.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def peak_gib(self) -> float:
+        """The most memory of the device that tensors have held; 0 where the device does not tell, and on a CPU."""
+        counted = None if self.kind == "cpu" else getattr(self._module, "max_memory_allocated", None)
+        return round(counted() / 2**30, 2) if counted else 0.0
+
+    def autocast(self) -> Any:
+        """Within, matrix products are computed in bfloat16."""
+        return torch.autocast(self.kind, dtype=torch.bfloat16)
+
     @property
-    def _on_gpu(self) -> bool:
-        return self.device.startswith("cuda")
+    def _module(self) -> Any:
+        return torch.get_device_module(self.kind)
 
 
 CPU = Runtime()  # one process on the CPU
+
+
+class Timed:
+    """Something that counts the seconds of its own work, those of earlier processes included."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self._seconds = seconds
+        self._open: list[tuple[Any, Any]] = []  # beginnings and ends that a device may not have reached yet
+
+    @property
+    def seconds(self) -> float:
+        """Read it seldom: a GPU must finish its work first."""
+        for begin, end in self._open:
+            end.synchronize()
+            self._seconds += begin.elapsed_time(end) / 1000
+        self._open.clear()
+        return self._seconds
+
+    @seconds.setter
+    def seconds(self, value: float) -> None:
+        self._open.clear()
+        self._seconds = value
+
+    @contextmanager
+    def timed(self, runtime: Runtime) -> Iterator[None]:
+        """Counts the time of the block."""
+        begin = runtime.mark()
+        yield
+        end = runtime.mark()
+        if isinstance(begin, float):
+            self._seconds += end - begin
+        else:
+            self._open.append((begin, end))
+
+
+def start_runtime(wanted: RuntimeRecipe, noted: Mapping[str, str] = NOTHING, alone: bool = False) -> Runtime:
+    """The runtime that a recipe asks for; UserError if this machine lacks it. noted: what was found for a run earlier;
+    `auto` then means the precision of then. alone: without the other processes of torchrun."""
+    device, rank, world = find_device(wanted.device), 0, 1
+    if not alone:
+        device, rank, world = _join(device)
+    auto = wanted.precision == "auto"
+    return Runtime(
+        device,
+        find_precision(noted.get("precision", "auto") if auto else wanted.precision, device),
+        wanted.gradient_checkpointing,
+        wanted.compile,
+        wanted.accumulate,
+        wanted.reduce,
+        rank,
+        world,
+    )
+
+
+def is_main() -> bool:
+    """Whether this is the only process, or the first of those that torchrun has started."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def tells_why() -> bool:
+    """Whether this process is to say why the job ends: the first of them that asks, and before they have joined the
+    main one, for all then fail alike."""
+    if not torch.distributed.is_initialized():
+        return is_main()
+    try:
+        return torch.distributed.distributed_c10d._get_default_store().add("ended", 1) == 1
+    except RuntimeError:  # the process that kept the count is gone
+        return True
+
+
+def _join(device: str) -> tuple[str, int, int]:
+    """Joins the processes that torchrun has started: the device, the rank and the number of them; else one process."""
+    world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    if world == 1:
+        return device, 0, 1
+    kind = device.partition(":")[0]
+    if kind not in BACKENDS:
+        raise UserError(f"torchrun: {kind} works with one process; start it without torchrun")
+    if kind != "cpu":  # each process has its own
+        device = find_device(f"{kind}:{os.environ.get('LOCAL_RANK', '0')}")
+        torch.accelerator.set_device_index(int(device.partition(":")[2]))
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group(BACKENDS[kind], timeout=PATIENCE)
+        atexit.register(torch.distributed.destroy_process_group)
+    return device, rank, world

@@ -50,6 +50,15 @@ def validate(hint: Any, value: Any, where: str) -> Any:
         raise UserError(_message(hint, value, where, error.errors(include_url=False))) from None
 
 
+def refuse_nul(value: Any, where: str, key: str = "") -> None:
+    """UserError if a text in nested plain values holds a NUL character, which no path may."""
+    if isinstance(value, Mapping | list | tuple):
+        for name, part in value.items() if isinstance(value, Mapping) else enumerate(value):
+            refuse_nul(part, where, f"{key}.{name}".lstrip("."))
+    elif isinstance(value, str) and "\0" in value:
+        raise UserError(f"{where}: {key}: holds a NUL character, which no path may; remove it")
+
+
 @functools.cache
 def adapter(hint: Any) -> TypeAdapter:
     """pydantic's validator of a type, built once."""
@@ -92,7 +101,8 @@ def _message(hint: Any, value: Any, where: str, errors: list[Any]) -> str:
 def _walk(value: Any, loc: tuple[str | int, ...]) -> tuple[tuple[str | int, ...], Any]:
     """The part of pydantic's path that exists in `value`, and what is there; the rest names types of a union."""
     for depth, step in enumerate(loc):
-        if not (step in value if isinstance(value, Mapping) else isinstance(value, list | tuple) and step != str(step)):
+        inside = isinstance(value, list | tuple) and isinstance(step, int) and step < len(value)
+        if not (step in value if isinstance(value, Mapping) else inside):
             return loc[:depth], value
         value = value[step]
     return loc, value

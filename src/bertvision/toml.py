@@ -4,23 +4,32 @@ import dataclasses
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from bertvision.errors import UserError
 
+HERE = Path(__file__).parent
+PACKAGED = (HERE / "recipes", HERE.parents[1] / "recipes")  # of an installed package, and of the source tree
+
 
 def read(path: Path) -> dict[str, Any]:
-    """The table in a recipe's file."""
+    """The table in a recipe's file; `recipes/NAME.toml` is one of the package where there is no such file."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(_found(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: no such recipe; see recipes/ for examples") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); name a recipe in TOML") from None
     except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, a number of thousands of digits
         raise UserError(f"{path}: not a TOML file: {error}") from None
+
+
+def _found(path: Path) -> Path:
+    if not path.exists() and path.parent == Path("recipes"):
+        return next((one for place in PACKAGED if (one := place / path.name).is_file()), path)
+    return path
 
 
 def lay_over(table: dict[str, Any], setting: str) -> None:
@@ -45,6 +54,16 @@ def merged(table: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return {**table, **laid}
 
 
+def differing_keys(one: Any, other: Any, but: Collection[str] = ()) -> list[str]:
+    """The keys, such as finetune.epochs, in which two dataclasses differ. but: tables and keys that do not count."""
+    keys, (a, b) = [], map(dataclasses.asdict, (one, other))
+    for key in a:
+        if key not in but and a[key] != b[key]:
+            table = isinstance(a[key], dict)
+            keys += [f"{key}.{sub}" for sub in a[key] if a[key][sub] != b[key][sub]] if table else [key]
+    return [key for key in keys if key not in but]
+
+
 def _value(text: str) -> Any:
     try:
         parsed = tomllib.loads(f"value = {text}")
@@ -61,8 +80,10 @@ def _child(node: Any, name: str, setting: str) -> Any:
 
 
 def _index(entries: list, name: str, setting: str) -> int:
-    if not name.isdecimal() or int(name) >= len(entries):
-        raise UserError(f"--set {setting}: {name!r} is not the number of an entry; there are {len(entries)}, from 0 on")
+    if not name.isdecimal() or len(name) > 9 or int(name) >= len(entries):
+        raise UserError(
+            f"--set {setting[:100]}: {name[:20]!r} is not the number of an entry; there are {len(entries)}, from 0 on"
+        )
     return int(name)
 
 

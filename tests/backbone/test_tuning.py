@@ -69,6 +69,16 @@ def test_exactly_the_planned_tensors_move(family, train_layers, tuning):
         assert moved_by_training(model) == {n for n in expected if not n.startswith("pooler")}
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_biases_train_everywhere_but_in_the_pooler(family):
+    model = tiny_encoder(family)
+    plan = apply(model, Tuning(0, biases=True, norms="trained"))
+    wanted = {name for name, _ in model.named_parameters() if name.endswith(".bias") and "pooler" not in name}
+    assert {name for name, p in model.named_parameters() if p.requires_grad} == wanted
+    assert plan.trainable == sum(p.numel() for name, p in model.named_parameters() if name in wanted)
+    assert moved_by_training(model) <= wanted and not is_split(model, plan.tuning)
+
+
 def test_a_plan_replaces_the_one_before():
     model = tiny_encoder("bert")
     apply(model, Tuning(0))

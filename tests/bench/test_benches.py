@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from bertvision.devices import has_bf16
 from real import minilm, needs_squad
 
 BENCH = Path(__file__).parents[2] / "bench"
 RATIOS = {
-    "finetune": ["finetune"],
+    "finetune": ["finetune", *(["finetune_bf16"] if has_bf16() else [])],
     "tap": ["tap"],
     "bank": ["bank", "cheap_bank_over_backbone"],
     "store": ["store_fp16", "store_int8", "stored_epoch"],

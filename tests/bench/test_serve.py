@@ -26,6 +26,8 @@ def test_three_servers_in_turns_and_two_ratios(place):
     assert found["batching_ratio"] == found["per_second_batching"] / found["per_second_alone"]
     assert found["plain_ratio"] == found["per_second_batching"] / found["per_second_plain"]
     assert 0 < found["clients_share"] <= 1
+    assert 0 < found["health_p50_ms"] <= found["health_p99_ms"]
+    assert found["answer_ratio"] == found["answer_p50_ms"] / found["reader_p50_ms"]
 
 
 def test_what_batching_can_gain_at_most(bench, place):

@@ -104,6 +104,13 @@ def test_without_a_verb_there_is_help_and_the_module_runs_too(tmp_path):
     assert subprocess.run(command, capture_output=True, text=True, cwd=tmp_path).stdout == f"bertvision {__version__}\n"
 
 
+def test_a_shell_completes_verbs():
+    typed = {"_BERTVISION_COMPLETE": "complete_bash", "COMP_WORDS": "bertvision fi", "COMP_CWORD": "1"}
+    code = "import sys; sys.argv = ['bertvision']; from bertvision.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | typed)
+    assert done.stdout.split() == ["fit", "finetune"]
+
+
 def test_help_imports_nothing_heavy():
     code = "import sys; from bertvision.cli import app; app(['--help'], standalone_mode=False); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -387,7 +394,11 @@ def test_an_interrupted_study_says_how_to_go_on(place, tmp_path):
 @pytest.mark.parametrize(
     ("verb", "out_of_memory", "stopped"),
     [
-        ("study", "lower batch_tokens in the recipe", "stopped; the same command continues from here\n"),
+        (
+            "study",
+            "the same command with --set runtime.gradient_checkpointing=true",
+            "stopped; the same command continues from here\n",
+        ),
         ("ask", "give shorter texts, fewer at once", "stopped\n"),
         ("serve", "lower --batch-tokens\n", "stopped\n"),
         ("heads", "close other programs", "stopped\n"),
@@ -407,3 +418,11 @@ def test_what_is_said_in_the_end_fits_the_verb(verb, out_of_memory, stopped, mon
 
     assert f"out of memory; {out_of_memory}" in ending(fail)
     assert ending(lambda **options: 130) == stopped
+
+
+def test_a_shell_can_complete_verbs_and_options():
+    code = "import sys; sys.argv = ['bertvision']; from bertvision.cli import main; main()"
+    for typed, wanted in (("bertvision as", "ask"), ("bertvision ask --answ", "--answerable")):
+        words = {"_BERTVISION_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **words})
+        assert done.stdout.split() == [wanted]

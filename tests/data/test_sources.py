@@ -30,7 +30,7 @@ def test_sizes_and_seeds_of_the_sample_set(source: str, count: int, seed: int) -
         ("sample:trian", "did you mean 'train'"),
         ("sample:train:many", "must be sample:train, sample:train:QUESTIONS or"),
         ("sample:train:5:1:2", "must be sample:train"),
-        ("sample:train:0", "must be 1 or more"),
+        ("sample:train:0", "must be between 1 and"),
         ("squad_v3", "did you mean 'squad_v2'"),
         ("squad_v2:test", "squad_v2 has no split 'test'; there is: train, validation"),
         ("", "there is"),
@@ -114,6 +114,19 @@ def test_a_source_that_counts_double_has_every_question_twice_under_two_ids():
     assert texts[1] == 2 * texts[0]
     assert len(set(ids[1])) == 2 * len(ids[0]) and ids[1][len(ids[0]) :] == [f"{id_}*2" for id_ in ids[0]]
     assert load_articles("sample:tune:60#1/2*1") == once[::2]
+
+
+def test_articles_by_title_and_number(tmp_path):
+    articles = [dict(one, title=title) for one, title in zip(load_articles("sample:tune:90"), ["Oxygen", "X,_Y", "7"])]
+    write_articles(tmp_path / "some.json", articles)
+    one, two, three = articles
+    for names, wanted in {"X,_Y": [two], "X,_Y,Oxygen": [two, one], "2-3": [two, three], "7,1": [three, one]}.items():
+        assert load_articles(f"{tmp_path}/some.json#articles={names}") == wanted
+    for names, message in {"Oxigen": "did you mean 'Oxygen'", "4": "there are 3", "3-2": "there are 3"}.items():
+        with pytest.raises(UserError, match=message):
+            load_articles(f"{tmp_path}/some.json#articles={names}")
+    with pytest.raises(UserError, match="names an article twice"):  # and this is longer than a file name can be
+        load_articles(f"{tmp_path}/some.json#articles={','.join(['X,_Y'] * 100)}")
 
 
 @pytest.mark.parametrize(

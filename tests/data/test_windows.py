@@ -110,7 +110,7 @@ def test_the_frame_of_a_pair(family, prefix, middle, suffix, types):
 
 
 @pytest.mark.parametrize("family", REFERENCES)
-@pytest.mark.parametrize(("size", "overlap"), [(384, 128), (386, 128), (64, 16), (64, 0), (56, 10)])
+@pytest.mark.parametrize(("size", "overlap"), [(384, 128), (384, 240), (386, 128), (64, 16), (64, 0), (56, 10)])
 def test_windows_are_those_of_the_tokenizer(family, size, overlap):
     records = [
         record("who was called to the river?", CONTEXT, "king of the north"),
@@ -207,6 +207,26 @@ def test_the_space_before_a_word_is_not_part_of_it():
     assert context[start:end] == "in"
 
 
+def test_windows_that_advance_by_a_third_of_their_length():
+    """384 tokens, 240 shared: a window begins 128 tokens after the last, less what the question has beyond 13."""
+    words = [*["the", "of", "and", "to", "in", "a", "is", "was", "for", "on", "by", "with", "as", "at", "from"]] * 60
+    words[700] = "river"
+    short, long = "who was it that was the first of the old king", "which king " * 100
+    records = [record(question, " ".join(words), "river") for question in (short, long)]
+    windows = make_windows(TOKENIZERS["bert"], records, 384, 240)
+    begins = windows.context_token - windows.context_token[0]
+    first = windows.example == 0
+    assert set(np.diff(begins[first]).tolist()) == {384 - 3 - 11 - 240} and first.sum() == 6
+    assert set(np.diff(begins[~first] - begins[~first][0]).tolist()) == {96}  # half of the room of 191, rounded up
+    for n, target in enumerate(windows.targets.tolist()):
+        at, end = int(windows.context_at[n]), int(windows.context_end[n])
+        place = 700 - int(begins[n]) + at if first[n] else 700 - int(begins[n] - begins[~first][0]) + at
+        held = at <= place < end
+        assert target == ([place, place] if held else [0, 0])
+    assert (windows.targets[first, 0] > 0).sum() == 3  # seen in three windows
+    check_labels(windows, records)
+
+
 def test_long_questions_are_trimmed_with_a_warning(caplog):
     tokenizer = TOKENIZERS["bert"]
     with caplog.at_level(logging.WARNING, logger="bertvision"):
@@ -220,7 +240,7 @@ def test_long_questions_are_trimmed_with_a_warning(caplog):
     assert windows.targets.tolist()[0] == [33, 33]
 
 
-@pytest.mark.parametrize(("size", "overlap"), [(3, 0), (4, 0), (64, 31), (64, 100)])
+@pytest.mark.parametrize(("size", "overlap"), [(3, 0), (4, 0), (64, 49), (64, 100)])
 def test_windows_without_room_are_refused(size, overlap):
     with pytest.raises(UserError, match=r"data\.max_length: windows of .* leave no room"):
         make_windows(TOKENIZERS["bert"], [record("who", "the king")], size, overlap)

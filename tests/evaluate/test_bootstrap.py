@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertvision.evaluate.bootstrap import Interval, Mean, paired_bootstrap, resample_counts
+from bertvision.evaluate.bootstrap import Interval, Mean, bootstrap, resample_counts
 
 
 @dataclass
@@ -18,6 +18,12 @@ class Run:
 def run(*scores: float, metrics: dict | None = None) -> Run:
     values = np.array(scores, float).reshape(len(scores), -1)
     return Run(values, metrics) if metrics else Run(values)
+
+
+def paired_bootstrap(members, backbone, **options):
+    """{member: {metric: member minus backbone}}, seed by seed."""
+    pairs = {name: [[(1.0, a), (-1.0, b)] for a, b in zip(runs, backbone)] for name, runs in members.items()}
+    return bootstrap(pairs, **options)
 
 
 def plain(values: np.ndarray) -> float:
@@ -148,8 +154,15 @@ def test_without_members_there_is_nothing_to_compare():
     assert paired_bootstrap({}, [run(1, 0)]) == {}
 
 
-def test_pairs_must_match():
-    with pytest.raises(ValueError, match="same seeds"):
-        paired_bootstrap({"head": [run(1), run(1)]}, [run(1)])
+def test_a_contrast_may_have_several_parts():
+    """A member against what lies a quarter of the way between two others, in means and in other metrics."""
+    both = {"score": Mean(0), "plain": plain}
+    member, low, high = (run(*values, metrics=both) for values in ((1, 1, 0), (0, 1, 0), (1, 1, 1)))
+    found = bootstrap({"head": [[(1.0, member), (-0.75, low), (-0.25, high)]]}, draws=200)["head"]
+    assert found["score"].difference == pytest.approx(200 / 3 - 0.75 * 100 / 3 - 0.25 * 100)
+    assert astuple(found["score"]) == pytest.approx(astuple(found["plain"]))
+
+
+def test_all_parts_are_of_the_same_questions():
     with pytest.raises(ValueError, match="same questions"):
         paired_bootstrap({"head": [run(1, 0)]}, [run(1)])

@@ -4,7 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from bertvision.evaluate.calibration import auroc, calibration_error, null_probability, reliability
+from bertvision.evaluate.calibration import (
+    Calibration,
+    auroc,
+    calibration_error,
+    fit_calibration,
+    null_probability,
+    reliability,
+)
 
 
 def test_a_curve_by_hand():
@@ -49,3 +56,41 @@ def test_auroc_is_that_of_scikit_learn(points):
     scores, happened = [score for score, _ in points], [flag for _, flag in points]
     if len(set(happened)) == 2:
         assert auroc(scores, happened) == pytest.approx(roc_auc_score(happened, scores))
+
+
+@given(
+    slope=st.floats(0.3, 3),
+    intercept=st.floats(-2, 2),
+    seed=st.integers(0, 99),
+)
+def test_a_fit_finds_the_curve_that_made_the_data(slope, intercept, seed):
+    random = np.random.default_rng(seed)
+    scores = random.normal(0, 2, 20_000)
+    unanswerable = random.random(20_000) < null_probability(slope * scores + intercept)
+    found = fit_calibration(scores, ~unanswerable)
+    assert found.slope == pytest.approx(slope, rel=0.1)
+    assert found.intercept == pytest.approx(intercept, abs=0.15)
+    assert found.answerable == pytest.approx(1 - unanswerable.mean())
+    curve = reliability([found.probability(score) for score in scores[:5000]], unanswerable[:5000])
+    assert calibration_error(curve) < 0.03
+
+
+def test_a_fit_of_separated_alike_or_senseless_scores():
+    apart = fit_calibration([-1e4, -2.0, 2.0, 1e4], [True, True, False, False])
+    assert np.isfinite(apart.slope) and apart.probability(-2) < 0.5 < apart.probability(2)
+    assert fit_calibration([1.0, 2.0], [True, True]) is None
+    assert fit_calibration([1.0, 2.0], [False, False]) is None
+    assert fit_calibration([3.0, 2.0, 1.0], [True, True, False]) is None  # the wrong way round
+    assert fit_calibration([], []) is None
+
+
+@given(st.floats(0.01, 0.99), st.floats(0.01, 0.99), st.floats(-8, 8))
+def test_another_share_of_answerable_questions_changes_the_odds_by_bayes_rule(before, after, score):
+    calibration = Calibration(1.5, 0.3, before)
+    moved = calibration.assuming(after)
+    old, new = calibration.probability(score), moved.probability(score)
+    factor = (1 - after) / after / ((1 - before) / before)
+    assert new == pytest.approx(old * factor / (old * factor + 1 - old), rel=1e-6)
+    threshold = calibration.move(score, moved)
+    assert moved.probability(threshold) == pytest.approx(old, rel=1e-6)
+    assert moved.assuming(before).probability(score) == pytest.approx(old, rel=1e-6)

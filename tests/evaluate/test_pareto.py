@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertvision.evaluate.pareto import efficiency, pareto_front
+from bertvision.evaluate.pareto import efficiency, equal_cost, pareto_front
 
 # The last two are dominated: one costs more for less, the other costs as much as the second for less.
 COST = [1, 2, 4, 3, 2]
@@ -49,3 +49,12 @@ def test_efficiency_of_published_models():
 @pytest.mark.parametrize("parameters", [0, 1])
 def test_efficiency_without_parameters_is_undefined(parameters):
     assert efficiency(76.0, parameters) is None
+
+
+def test_the_checkpoint_of_equal_cost():
+    tuned = {0.0: 0.0, 0.3: 30.0, 1.0: 100.0}
+    assert equal_cost(tuned, 65.0) == ({0.3: 0.5, 1.0: 0.5}, pytest.approx(0.65), "interpolated")
+    assert equal_cost(tuned, 99.0) == ({1.0: 1.0}, 1.0, "exact")  # within 2 %
+    assert equal_cost(tuned, 10.0).weights == pytest.approx({0.0: 2 / 3, 0.3: 1 / 3})
+    assert equal_cost(tuned, 130.0) == ({1.0: 1.0}, 1.3, "beyond")
+    assert equal_cost({0.0: 0.0}, 5.0) == ({0.0: 1.0}, None, "beyond")  # nothing was tuned: no epochs to count in

@@ -22,6 +22,7 @@ LAST = {"kind": "last"}
         (Tuning(12), 108_311_810),
         (Tuning("all", adapters=64), 110_691_074),
         (Tuning(0, adapters=768), 28_388_354),
+        (Tuning(0, norms="trained", biases=True), 102_144 + 1_538),  # BitFit: biases of 12 blocks and embedding
     ],
 )
 def test_freezing_and_adapters(tuning, trainable):

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
-from bertvision.backbone.states import States
+from bertvision.backbone.states import POOLED, States, numbered
 from bertvision.heads import Head, base, build_head, head_name
 
 L, H, CLASSES = 3, 32, 3
@@ -56,8 +56,9 @@ def xception(
     return count + sum(separable(i, o) for i, o in pairs([exit_ or last, *tail]))
 
 
-def short(channels: int, outputs: int, positions: int = 1) -> int:
-    return xception(channels, 1, [16, 32], [64, 128, 256], 0, 0, [320], 4) + outputs * (320 * positions + 1)
+def short(channels: int, outputs: int) -> int:
+    count = channels * 3 * 64 + 64 * 3 * 128 + 128 * 512 + 128 * (3 + 256) + 256 * (3 + 512)  # no biases
+    return count + 4 * (64 + 128 + 512 + 256 + 512) + outputs * 513  # a batch norm has four numbers per channel
 
 
 def token_net(channels: int, unit: int = 8, positions: int = 1) -> int:
@@ -119,28 +120,45 @@ CASES = [
     ({"kind": "conv", "form": "xception"}, "spans", token_net(L)),
     ({"kind": "conv", "form": "xception", "input": "compressed"}, "spans", 4 + SQUEEZE + token_net(1) + 2 * 386),
     ({"kind": "conv", "form": "xception"}, "labels", short(L, 3)),
+    ({"kind": "conv", "form": "xception", "pooled": True}, "labels", short(L + 1, 3)),
+    ({"kind": "last", "pooled": True}, "labels", 3 * (H + 1)),
+    ({"kind": "probe", "layer": 1}, "spans", 2 * (H + 1)),
+    ({"kind": "probe", "layer": 1, "cumulative": True}, "labels", 3 * (H + 1) + 3),
+    ({"kind": "compress", "size": 5, "squeezed_mix": True}, "spans", 2 * 165 + 4 + 2 * (L * 5 + 5 + 1)),
+    ({"kind": "compress", "size": 5, "tokens": "all", "places": 20}, "labels", 165 + 3 * (20 * L * 5 + 1)),
+    (
+        {"kind": "compress", "size": 5, "tokens": "all", "places": 17, "skip": True, "squeezed_mix": True},
+        "score",
+        2 * 165 + 4 + 17 * (L * 5 + 5 + H) + 1,
+    ),
     ({"kind": "conv", "form": "xception", "skip": True}, "score", short(L, 1) + H),
-    ({"kind": "attend", "form": "weighted"}, "spans", 2 * (H + L + 1)),
-    ({"kind": "attend", "form": "weighted"}, "labels", 3 * (H + L + 2)),
+    ({"kind": "attend", "form": "weighted"}, "spans", 2 * (H + L)),
+    ({"kind": "attend", "form": "weighted", "embedding": True}, "labels", 3 * (H + L + 2)),
     ({"kind": "attend"}, "spans", 2 * H),
     ({"kind": "attend", "form": "dot"}, "labels", 3 * (H + 1)),
     ({"kind": "attend", "form": "bilinear"}, "spans", 2 * (H + H * H)),
     ({"kind": "attend", "form": "bilinear"}, "score", H + H * H + 1),
     ({"kind": "attend", "form": "encoder"}, "spans", encoder(2)),
     ({"kind": "attend", "form": "encoder", "heads": 2}, "labels", encoder(3) + 3),
-    ({"kind": "cacnn"}, "spans", 64 * (3 * H + 1) + 65 * 16 * 3 * H + 2 * (H + 17)),
+    ({"kind": "cacnn"}, "spans", 64 * (3 * H + 1) + 16 * 2 * 4 + 2 * 17),
+    ({"kind": "cacnn", "fill": "tile"}, "spans", 64 * (3 * H + 1) + 16 * 4 + 2 * 17),
     (
-        {"kind": "cacnn", "filters": 4, "generated": 2, "kernel": 5},
+        {"kind": "cacnn", "fill": "dense", "readout": True, "filters": 4, "generated": 2, "kernel": 5},
         "spans",
         4 * (5 * H + 1) + 5 * 2 * 5 * H + 2 * (H + 3),
     ),
-    ({"kind": "cacnn", "context": False}, "spans", H * (3 * H + 1) + 2 * (H + 17)),
-    ({"kind": "cacnn", "reduce": "mean"}, "labels", 64 * (3 * H + 1) + 65 * 16 * 3 * H + 3 * (H + 17)),
+    ({"kind": "cacnn", "context": False}, "spans", 64 * (3 * H + 1) + 2 * 17),
+    ({"kind": "cacnn", "context": False, "fill": "mean", "readout": True}, "spans", H * (3 * H + 1) + 2 * (H + 17)),
+    ({"kind": "cacnn", "reduce": "mean", "readout": True}, "labels", 64 * (3 * H + 1) + 16 * 2 * 4 + 3 * (H + 17)),
     ({"kind": "pool", "reduce": "sum"}, "score", L + 1 + H + 1),
     ({"kind": "last"}, "tokens", 3 * (H + 1)),
     ({"kind": "attend"}, "tokens", 3 * (H + 1)),
     ({"kind": "conv", "form": "grid", "filters": 2}, "tokens", kernels(L, 2, range(1, 8), 2) + 113 * 50 + 3 * 51),
-    ({"kind": "cacnn", "context": False, "generated": 2, "kernel": 1}, "spans", H * (H + 1) + 2 * (H + 3)),
+    (
+        {"kind": "cacnn", "context": False, "generated": 2, "kernel": 1, "filters": 5, "readout": True},
+        "spans",
+        5 * (H + 1) + 2 * (H + 3),
+    ),
 ]
 every_head = pytest.mark.parametrize(
     ("spec", "task", "parameters"), CASES, ids=[f"{task}: {head_name(spec)}" for spec, task, _ in CASES]
@@ -149,13 +167,14 @@ every_head = pytest.mark.parametrize(
 
 def build(spec: dict, task: str, seed: int = 0) -> Head:
     torch.manual_seed(seed)
-    return build_head(spec, layers=L, width=H, task=task, outputs=CLASSES)
+    return build_head(spec, layers=L, width=H, task=task, outputs=CLASSES).eval()
 
 
 def make_states(lengths: list[int] = LENGTHS, seed: int = 1) -> States:
+    """All layers, and the output of the pooler before them, as if other heads read that."""
     tokens = max(lengths)
-    layers = torch.randn(len(lengths), L, tokens, H, generator=torch.Generator().manual_seed(seed))
-    return States(layers, torch.arange(tokens) < torch.tensor(lengths)[:, None])
+    layers = torch.randn(len(lengths), 1 + L, tokens, H, generator=torch.Generator().manual_seed(seed))
+    return States(layers, torch.arange(tokens) < torch.tensor(lengths)[:, None], (POOLED, *range(L)))
 
 
 def pad_states(states: States, extra: int, garbage: float) -> States:
@@ -163,7 +182,7 @@ def pad_states(states: States, extra: int, garbage: float) -> States:
     batch, depth, _, width = states.layers.shape
     layers = torch.cat([states.layers, torch.zeros(batch, depth, extra, width)], dim=2)
     mask = torch.cat([states.mask, torch.zeros(batch, extra, dtype=torch.bool)], dim=1)
-    return States(layers.masked_fill(~mask[:, None, :, None], garbage), mask)
+    return States(layers.masked_fill(~mask[:, None, :, None], garbage), mask, states.numbers)
 
 
 def real(logits: Tensor, states: States, task: str) -> Tensor:
@@ -195,7 +214,8 @@ def test_an_example_does_not_depend_on_its_batch(spec: dict, task: str, paramete
     head, states = build(spec, task), make_states()
     together = head.logits(states)
     for index, length in enumerate(LENGTHS):
-        alone = States(states.layers[index : index + 1, :, :length], states.mask[index : index + 1, :length])
+        row = slice(index, index + 1)
+        alone = States(states.layers[row, :, :length], states.mask[row, :length], states.numbers)
         expected = together[index : index + 1, :length] if task in PER_TOKEN else together[index : index + 1]
         torch.testing.assert_close(head.logits(alone), expected, atol=1e-5, rtol=1e-5)
 
@@ -219,19 +239,19 @@ def test_survives_a_round_trip(spec: dict, task: str, parameters: int, tmp_path)
 @every_head
 def test_reads_no_more_than_it_says(spec: dict, task: str, parameters: int) -> None:
     head, states = build(spec, task), make_states()
-    layers, mask = states.layers, states.mask
-    if head.reads == "last":
-        layers = layers[:, -1:]
-    if head.positions == "cls":
-        layers, mask = layers[:, :, :1], mask[:, :1]
-    torch.testing.assert_close(head.logits(States(layers, mask)), head.logits(states), atol=1e-6, rtol=1e-6)
+    less = States(torch.full_like(states.layers, torch.nan), states.mask, states.numbers)
+    numbers = numbered(head.reads, L)
+    less.layers[:, [1 + number for number in numbers]] = states.only(numbers).layers
+    for given in (less, states.only(numbers)):
+        given = given.cls() if head.positions == "cls" else given
+        torch.testing.assert_close(head.logits(given), head.logits(states), atol=1e-6, rtol=1e-6)
 
 
 @every_head
 def test_gradient_reaches_every_parameter_and_only_real_states(spec: dict, task: str, parameters: int) -> None:
     head, states = build(spec, task), make_states()
     layers = states.layers.clone().requires_grad_()
-    joint = States(layers, states.mask)
+    joint = States(layers, states.mask, states.numbers)
     real(head.logits(joint), joint, task).square().sum().backward()
     dead = [name for name, p in head.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0]
     assert not dead
@@ -265,6 +285,7 @@ def test_overfits_eight_examples(spec: dict, task: str, parameters: int) -> None
             return cross_entropy(logits[states.mask], torch.arange(int(states.mask.sum())) % CLASSES)
         return cross_entropy(logits, classes) if task == "labels" else mse_loss(logits[:, 0], scores)
 
+    head.train()
     optimizer = torch.optim.Adam(head.parameters(), lr=1e-2)
     for _ in range(400):
         optimizer.zero_grad()
@@ -280,7 +301,7 @@ def test_overfits_eight_examples(spec: dict, task: str, parameters: int) -> None
 def test_layer_weights_are_shares(spec: dict, task: str, parameters: int) -> None:
     head = build(spec, task)
     weights = head.layer_weights()
-    unlearned = head.reads == "last" or spec.get("weights") == "mean"
+    unlearned = (spec["kind"] != "probe" and len(numbered(head.reads, L)) == 1) or spec.get("weights") == "mean"
     per_token = spec["kind"] == "attend" and spec.get("form", "dot") != "weighted"
     if unlearned or per_token:
         assert weights is None
@@ -297,7 +318,7 @@ def test_layer_weights_find_the_layer_that_matters(spec: dict) -> None:
     optimizer = torch.optim.Adam(head.parameters(), lr=3e-2)
     for step in range(100):
         states = make_states([1] * 64, seed=step)  # noise, always new: nothing in it can be learned by heart
-        states.layers[:, 1, 0, :CLASSES] += 4 * torch.eye(CLASSES)[target]  # only the middle layer knows
+        states.layers[:, 2, 0, :CLASSES] += 4 * torch.eye(CLASSES)[target]  # only the middle layer knows
         optimizer.zero_grad()
         cross_entropy(head.logits(states), target).backward()
         optimizer.step()
@@ -305,9 +326,23 @@ def test_layer_weights_find_the_layer_that_matters(spec: dict) -> None:
 
 
 def test_dropout_acts_in_training_only() -> None:
-    head, states = build({"kind": "conv", "dropout": 0.5}, "spans"), make_states()
+    head, states = build({"kind": "conv", "dropout": 0.5}, "spans").train(), make_states()
     assert not torch.equal(head.logits(states), head.logits(states))
     head.eval()
     plain = build({"kind": "conv"}, "spans").eval()
     assert torch.equal(head.logits(states), head.logits(states))
     assert torch.equal(head.logits(states), plain.logits(states))
+
+
+@every_head
+def test_a_depth_makes_the_head_of_a_shorter_encoder(spec: dict, task: str, parameters: int) -> None:
+    if spec.get("pooled") or spec.get("layer", 0) >= L - 1:
+        return
+    head, states = build(spec | {"depth": L - 2}, task), make_states()
+    torch.manual_seed(0)
+    shorter = build_head(spec, layers=L - 1, width=H, task=task, outputs=CLASSES).eval()
+    below = States(states.layers[:, 1:-1], states.mask)
+    torch.testing.assert_close(head.logits(states), shorter.logits(below), rtol=0, atol=0)
+    assert max(head.reads) <= L - 2
+    if (weights := head.encoder_weights()) is not None:
+        assert weights.shape == (L,) and weights[-1] == 0

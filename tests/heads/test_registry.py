@@ -7,20 +7,23 @@ import pytest
 import torch
 
 from bertvision.errors import UserError
-from bertvision.heads import HEADS, Head, build_head, check_spec, head_name, options, register
+from bertvision.heads import HEADS, SPECS, Head, build_head, check_spec, head_name, options, register, saved_spec
 from bertvision.heads.catalog import catalog
 
 
 @pytest.mark.parametrize(
     ("spec", "says"),  # the key, and what is wrong
     [
-        ({}, "head: a head needs a kind; there is: attend, cacnn, compress, conv, last, pool"),
+        ({}, "head: a head needs a kind; there is: attend, cacnn, compress, conv, last, pool, probe"),
         (["pool"], "head: a head needs a kind"),
         ({"kind": "pol"}, "head.kind: no head is called 'pol'; did you mean 'pool'?"),
-        ({"kind": "xyz"}, "head.kind: no head is called 'xyz'; there is: attend, cacnn, compress, conv, last, pool"),
+        (
+            {"kind": "xyz"},
+            "head.kind: no head is called 'xyz'; there is: attend, cacnn, compress, conv, last, pool, probe",
+        ),
         ({"kind": ["pool"]}, "head.kind: no head is called ['pool']"),
         ({"kind": "compress", "sise": 3}, "head.sise: 'compress' has no such option; did you mean 'size'?"),
-        ({"kind": "last", "size": 3}, "head.size: 'last' has no such option; it has no options"),
+        ({"kind": "last", "size": 3}, "head.size: 'last' has no such option; there is: pooled"),
         ({"kind": "compress", "task": "spans"}, "head.task: 'compress' has no such option"),
         ({"kind": "compress", "size": "64"}, "head.size: must be a whole number, not '64'"),
         ({"kind": "compress", "size": 64.0}, "head.size: must be a whole number, not 64.0"),
@@ -34,6 +37,7 @@ from bertvision.heads.catalog import catalog
         ({"kind": "conv", "dropout": float("nan")}, "head.dropout: must be "),
         ({"kind": "cacnn", "kernel": 4}, "head.kernel: must be an odd number, at least 1, not 4"),
         ({"kind": "cacnn", "kernel": -1}, "head.kernel: must be an odd number, at least 1, not -1"),
+        ({"kind": "pool", "depth": 0}, "head.depth: must be at least 1, not 0"),
         ({"kind": "pool", "reduce": "max"}, "head.reduce: must be 'first', 'mean' or 'sum', not 'max'"),
     ],
 )
@@ -52,15 +56,24 @@ def test_wrong_spec_is_refused_before_anything_is_built(spec: Any, says: str) ->
         ({"kind": "compress", "tokens": "all"}, "spans", "tokens"),
         ({"kind": "pool", "reduce": "mean"}, "tokens", "reduce"),
         ({"kind": "compress", "weights": "mean"}, "spans", "weights"),
+        ({"kind": "compress", "places": 9}, "labels", "places"),
+        ({"kind": "probe", "layer": 3}, "spans", "layer"),
+        ({"kind": "last", "pooled": True}, "spans", "pooled"),
+        ({"kind": "last", "depth": 3}, "spans", "depth"),
+        ({"kind": "last", "depth": 1, "pooled": True}, "labels", "depth"),
+        ({"kind": "conv", "pooled": True}, "labels", "pooled"),
+        ({"kind": "conv", "form": "xception", "pooled": True}, "tokens", "pooled"),
         ({"kind": "conv", "form": "grid"}, "labels", "form"),
         ({"kind": "conv", "form": "inception", "dilated": True}, "spans", "dilated"),
         ({"kind": "conv", "form": "xception", "filters": 4}, "spans", "filters"),
         ({"kind": "conv", "weights": "mean"}, "spans", "weights"),
-        ({"kind": "conv", "form": "xception", "depth": "full"}, "spans", "depth"),
-        ({"kind": "conv", "form": "row", "depth": "full"}, "score", "depth"),
+        ({"kind": "conv", "form": "xception", "network": "full"}, "spans", "network"),
+        ({"kind": "conv", "form": "row", "network": "full"}, "score", "network"),
         ({"kind": "attend", "form": "dot", "heads": 4}, "spans", "heads"),
         ({"kind": "attend", "form": "encoder", "heads": 5}, "spans", "heads"),
-        ({"kind": "cacnn", "context": False, "filters": 5}, "spans", "filters"),
+        ({"kind": "cacnn", "context": False, "fill": "mean", "filters": 5}, "spans", "filters"),
+        ({"kind": "cacnn", "context": False, "fill": "tile"}, "spans", "fill"),
+        ({"kind": "cacnn", "fill": "mean"}, "spans", "fill"),
     ],
 )
 def test_options_that_do_not_go_together_are_named(spec: dict, task: str, option: str) -> None:
@@ -107,9 +120,24 @@ def test_head_name(spec: dict, name: str) -> None:
 
 def test_options_have_plain_types_and_defaults() -> None:
     known = options("compress")
-    assert list(known) == ["size", "shared", "skip", "pool_first", "beside", "weights", "tokens"]
+    names = "size shared skip pool_first beside squeezed_mix weights tokens places"
+    assert list(known) == names.split()
     assert (known["size"].type, known["size"].default) == (int, 386)
     assert (known["skip"].type, known["skip"].default) == (bool, False)
+
+
+@pytest.mark.parametrize(
+    ("spec", "meant"),
+    [
+        ({"kind": "attend", "form": "dot"}, {"embedding": True}),
+        ({"kind": "cacnn"}, {"fill": "dense", "readout": True}),
+        ({"kind": "cacnn", "context": False}, {"fill": "mean", "readout": True}),
+        ({"kind": "compress", "size": 8}, {}),
+    ],
+)
+def test_specs_saved_by_earlier_versions_mean_what_they_meant(spec: dict, meant: dict) -> None:
+    assert saved_spec(spec, {}) == spec | meant
+    assert saved_spec(spec, {"specs": SPECS}) == spec
 
 
 def test_a_new_head_is_one_class(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +175,7 @@ def test_one_complete_entry_per_kind() -> None:
 def test_options_are_listed_as_they_are_checked() -> None:
     entries = {entry["kind"]: entry for entry in catalog(25, 1024, "spans", None)}
     assert entries["compress"]["parameters"] == 414_952
-    assert entries["last"]["options"] == []
+    assert [one["name"] for one in entries["last"]["options"]] == ["pooled"]
     assert entries["pool"]["options"] == [
         {
             "name": "weights",

@@ -28,6 +28,7 @@ def size(spec: dict, task: str) -> int:
         ({"kind": "compress", "size": 64, "shared": False}, 1_643_202),
         ({"kind": "compress", "size": 64, "shared": False, "skip": True}, 1_645_250),
         ({"kind": "compress", "size": 386, "pool_first": True, "skip": True}, 398_498),
+        ({"kind": "compress", "size": 386, "squeezed_mix": True}, 811_400),  # "386 shared skip Tenney"
     ],
     ids=lambda value: head_name(value) if isinstance(value, dict) else None,
 )
@@ -55,14 +56,15 @@ def test_convolutions_come_near_the_published_percentages(spec: dict, percent: f
 
 @pytest.mark.parametrize(
     ("spec", "parameters"),
-    [({}, 0.27e6), ({"skip": True}, 0.27e6), ({"depth": "full"}, 20.7e6)],
+    [({}, 267_010), ({"skip": True}, 267_010 + 2 * 1024), ({"network": "full"}, 20_716_634)],
     ids=["short", "short + last [CLS]", "full"],
 )
-def test_xception_on_the_cls_column_comes_near_the_published_sizes(spec: dict, parameters: float) -> None:
-    assert size({"kind": "conv", "form": "xception", **spec}, "labels") == pytest.approx(parameters, rel=0.05)
+def test_xception_on_the_cls_column_has_the_published_size(spec: dict, parameters: int) -> None:
+    """On 26 channels, the pooler's output among them."""
+    assert size({"kind": "conv", "form": "xception", "pooled": True, **spec}, "labels") == parameters
 
 
 def test_full_xception_runs() -> None:
-    head = build_head({"kind": "conv", "form": "xception", "depth": "full"}, layers=2, width=64, task="score")
+    head = build_head({"kind": "conv", "form": "xception", "network": "full"}, layers=2, width=64, task="score")
     logits = head.logits(States(torch.randn(2, 2, 1, 64), torch.ones(2, 1, dtype=torch.bool)))
     assert logits.shape == (2, 1) and logits.isfinite().all()

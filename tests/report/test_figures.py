@@ -7,19 +7,19 @@ import matplotlib as mpl
 import pytest
 
 from bertvision.report.figures import (
-    Gain,
-    agreement_figure,
-    forest_figure,
+    Panel,
+    cost_figure,
     front_figure,
     layer_figure,
     looks,
+    loss_figure,
     reliability_figure,
     render,
     score_figure,
     share_figure,
 )
-from bertvision.report.rows import Metric
-from report.rows import summarised
+from bertvision.report.rows import Metric, with_intervals
+from report.rows import row, summarised
 
 F1 = Metric("f1", "F1", 2)
 PRICE = Metric("parameters", "trained parameters", 0)
@@ -36,16 +36,12 @@ def study(seeds=(1, 2), members=("backbone", "pool", "compress size=64"), varian
     )
 
 
-def forest(names):
-    return forest_figure({name: {"a": Gain(1.0, 0.5, 1.5, True), "b": Gain(0.1, -1, 1, True)} for name in names}, "F1")
-
-
 DRAWN = {
     "score": lambda names: score_figure(study(members=names), F1),
-    "front": lambda names: front_figure(study(members=names), F1, PRICE),
-    "forest": forest,
+    "front": lambda names: front_figure(Panel("", F1, study(members=names)), PRICE),
+    "cost": lambda names: cost_figure([Panel("A", F1, study(members=names))] * 3, PRICE),
+    "loss": lambda names: loss_figure({name: [(0.0, 3.0), (1.0, 2.0)] for name in names}),
     "layers": lambda names: layer_figure({name: [0.25, 0.75] for name in names}),
-    "agreement": lambda names: agreement_figure(names, [[1.0] * len(names)] * len(names)),
     "reliability": lambda names: reliability_figure(
         {name: [{"confidence": 0.2, "observed": 0.3, "questions": 5}] for name in names}
     ),
@@ -101,11 +97,39 @@ def test_score_by_share_of_the_data():
     assert [label.get_text() for label in axes.get_xticklabels()] == ["30 %", "100 %"]
 
 
-def test_points_are_filled_where_zero_is_left_out():
-    axes = forest(["pool"]).axes[0]
-    points = [line for line in axes.lines if len(line.get_xdata()) == 1]
-    assert [line.get_markerfacecolor() == "none" for line in points] == [False, True]
-    assert [list(line.get_xdata()) for line in axes.lines if len(line.get_xdata()) == 2] == [[0.5, 1.5], [-1, 1]]
+def test_a_score_against_its_cost_is_above_or_below_the_line_of_the_backbone():
+    seconds = Metric("train_seconds", "s", 0)
+    known = {0.3: (30, 50, 62, 52), 1.0: (100, 60, 140, 61)}  # seconds and F1 of the backbone and of a head
+    rows = [
+        row(member, f1, checkpoint=epoch, train_seconds=spent)
+        for epoch, (a, b, c, d) in known.items()
+        for member, spent, f1 in (("backbone", a, b), ("pool", c, d))
+    ]
+    place = {"checkpoint": 0.3, "member": "pool", "threshold_from": "tune", "metric": "f1", "seeds": [1]}
+    gap = {"difference": -2.5, "low": -4.0, "high": -1.0, "by": "train_seconds", "how": "interpolated", "epoch": 0.6}
+    panel = Panel("Threshold tuned", F1, with_intervals(summarised(rows), [], [place | gap]), [(70.0, 77.0)])
+    figure = cost_figure([panel], seconds)
+    drawn = [
+        (line.get_linestyle(), list(map(float, line.get_xdata())), list(map(float, line.get_ydata())))
+        for line in figure.axes[0].lines
+    ]
+    assert ("-", [30, 100], [50, 60]) in drawn
+    assert ("--", [100, 140], [60, 60]) in drawn  # the backbone was not tuned for 140 s
+    assert (":", [30, 62], [50, 52]) in drawn and (":", [100, 140], [60, 61]) in drawn
+    assert ("-", [62, 62], [50.5, 53.5]) in drawn  # the backbone of 62 s has 54.5: out of reach of the bar
+    hollow = [line for line in figure.axes[0].lines if line.get_markerfacecolor() == "none"]
+    assert [(list(line.get_xdata()), list(line.get_ydata())) for line in hollow] == [([70.0], [77.0])]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["backbone", "pool", "published"]
+    wide, narrow = (cost_figure([panel] * 3, seconds, across).get_size_inches() for across in (True, False))
+    assert wide[0] > wide[1] and narrow[0] < narrow[1]
+
+
+def test_published_results_are_open_marks_beside_the_curves():
+    paper = [{"checkpoint": 0.3, "member": "pool", "f1": 71.2}, {"checkpoint": 0.3, "member": "other", "f1": 9.0}]
+    figure = score_figure(study(), F1, paper)
+    hollow = [line for line in figure.axes[0].lines if line.get_markerfacecolor() == "none"]
+    assert [(list(line.get_xdata()), list(line.get_ydata())) for line in hollow] == [([0.3], [71.2])]
+    assert figure.legends[0].get_texts()[-1].get_text() == "published"
 
 
 def test_a_front_has_what_nothing_cheaper_beats():
@@ -113,12 +137,12 @@ def test_a_front_has_what_nothing_cheaper_beats():
         {"seed": 1, "member": m, "f1": f1, "parameters": p}
         for m, f1, p in (("backbone", 70.0, 1000), ("cheap", 60.0, 0), ("good", 71.0, 50), ("worse", 59.0, 10))
     )
-    figure = front_figure(rows, F1, PRICE)
+    figure = front_figure(Panel("", F1, rows), PRICE)
     assert [text.get_text() for text in figure.legends[1].get_texts()] == ["1  cheap", "2  good"]
     step, *points = figure.axes[0].lines
     assert list(step.get_xdata()) == [0, 50] and list(step.get_ydata()) == [60.0, 71.0]
-    filled = {float(point.get_xdata()[0]) for point in points if point.get_markerfacecolor() != "none"}
-    assert filled == {0.0, 50.0}
+    large = {float(point.get_xdata()[0]) for point in points if point.get_markersize() > 5}
+    assert large == {0.0, 50.0}
 
 
 def test_large_costs_are_written_out():
@@ -126,7 +150,7 @@ def test_large_costs_are_written_out():
         {"checkpoint": 1.0, "member": m, "f1": 70.0, "parameters": p}
         for m, p in (("backbone", 22_700_000), ("pool", 22_990_000))
     )
-    figure = front_figure(rows, F1, PRICE)
+    figure = front_figure(Panel("", F1, rows), PRICE)
     figure.draw_without_rendering()
     axis = figure.axes[0].xaxis
     assert axis.get_offset_text().get_text() == ""

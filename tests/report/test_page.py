@@ -32,7 +32,7 @@ member = "backbone"
 f1 = 70.2
 source = "Somebody 2020"
 """
-SHOWN = ["bertvision study &#39;a&amp;b.toml&#39;", "memory 16 GiB", "1:30:05", "torch 2.6", "70.20", "Somebody 2020"]
+SHOWN = ["bertvision study &#39;a&amp;b.toml&#39;", "memory 16 GiB", "1:30:05", "torch 2.6", "70.2", "Somebody 2020"]
 FACTS = {
     "versions": {"python": "3.11", "torch": "2.6"},
     "machine": {"cores": 2, "memory_gib": 16},
@@ -106,14 +106,15 @@ def test_complete_study(tmp_path):
     check_page(page)
     assert "not complete" not in page and "Synthetic" not in page
     assert "<h1>Heads &amp; &lt;tails&gt;</h1>" in page
-    assert page.count("<svg ") == 4 and page.count("<table>") == 4  # two thresholds, gains, costs
+    assert page.count("<svg ") == 2 and page.count("<table>") == 5  # main, differences, costs; in folds two thresholds
     assert all(text in page for text in SHOWN) and "kind = &#34;pool&#34;" in page  # the recipe as it was written
-    stems = ("score-tune", "score-zero", "gain-0.3", "gain-1")
+    stems = ("score-tune", "score-zero")
     names = {f"{stem}.{form}" for stem in stems for form in ("svg", "png")}
     assert {path.name for path in (tmp_path / "figures").iterdir()} == names
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert text.startswith("# Heads &amp; &lt;tails&gt;\n")
-    assert "| 0.3 | pool | **67.00 ± 0.71** | +2.00 ± 0.00 | – | **55.50 ± 0.00** | 0.50 | 1,000 |" in text
+    assert "| 0.3 | pool | **55.00 / 66.50** | – | **67.00 ± 0.71** | +2.00 ± 0.00 | 1,000 |" in text
+    assert "| 0.3 | pool | **67.00 ± 0.71** | – | **55.50 ± 0.00** | 0.50 |" in text
     assert all(f"(figures/{name})" in text for name in names if name.endswith(".svg"))
 
 
@@ -150,7 +151,7 @@ def test_other_tasks_need_no_thresholds(tmp_path):
     page = write(tmp_path, found, recipe=None)
     check_page(page)
     assert "At epoch 1 pool, the highest, has accuracy 0.7500 against 0.5000 for the backbone (+0.2500)." in page
-    assert [path.name for path in sorted((tmp_path / "figures").iterdir())] == ["gain-1.png", "gain-1.svg"]
+    assert not (tmp_path / "figures").exists()
     assert "The backbone was compared with 1 head on the states of all its layers after 1 epoch" in page
 
 
@@ -271,9 +272,9 @@ def test_the_greedy_ensemble_stands_in_the_main_table_over_all_seeds(tmp_path):
     paper = '[[paper]]\ncheckpoint = 1.0\nmember = "ensemble"\nf1 = 79.8\n'
     write(tmp_path, found, RECIPE + paper)
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
-    line = next(line for line in text.splitlines() if line.startswith(f"| 1 | {GREEDY} | **75.00 ± 0.71**"))
-    assert "| +3.00 ± 0.00 | **+1.25 to +4.50** |" in line
-    assert "79.80" not in line  # a paper's ensemble is one of two
+    line = next(line for line in text.splitlines() if line.startswith(f"| 1 | {GREEDY} | **60.00 / 74.50**"))
+    assert "| **75.00 ± 0.71** | **+3.00 (+1.25 to +4.50)** |" in line
+    assert "79.8" not in line  # a paper's ensemble is one of two
     assert "0.50 backbone + 0.50 pool" in text
 
 

@@ -1,23 +1,30 @@
 """The parts of a report, on rows and files whose numbers can be worked out by hand."""
 
+import json
+
 import pytest
 from matplotlib.figure import Figure
 
 from bertvision.evaluate.ensemble import BEST, GREEDY
+from bertvision.report.differences import difference_blocks
 from bertvision.report.findings import analysis_sections, marked_passage
 from bertvision.report.page import compose
+from bertvision.report.probes import probe_blocks
 from bertvision.report.render import Album
 from bertvision.report.rows import Metric, main_rows
 from bertvision.report.sections import (
     cost_blocks,
     cost_grid,
     ensemble_blocks,
-    gain_blocks,
     greedy_blocks,
+    loss_blocks,
     row_notes,
     score_blocks,
+    tuning_losses,
 )
 from bertvision.report.sentences import summary_sentences
+from bertvision.train.bank import unique_names
+from bertvision.train.contents import read_losses
 from report.rows import row, scored, study, summarised
 
 F1 = Metric("f1", "F1", 2)
@@ -107,35 +114,50 @@ def test_notes_of_rows_name_their_places_once():
     ]
 
 
-def test_gains_by_source():
+def test_differences_by_source_at_the_checkpoint_and_at_equal_cost():
     rows = [
         row(member, f1 + plus, kind, HasAns_spans_f1=spans)
         for member, f1, spans in (("backbone", 70, 80), ("pool", 71, 80.5), ("backbone + pool", 74, 83))
         for kind, plus in (("zero", 0), ("tune", 1 if member == "backbone" else 0.5))
     ]
     known = [
-        interval("pool", 0.5, -0.1, 1.1, "zero", "HasAns_spans_f1"),
+        interval("pool", 0.5, -0.1, 1.1, "tune", "HasAns_spans_f1"),
         interval("pool", 1.0, 0.4, 1.6, "zero"),
         interval("pool", 0.5, -0.3, 1.3, "tune"),
     ]
-    blocks = gain_blocks(study(rows, known), Album())
-    (grid,) = of_kind(blocks, "table")
-    columns = ["Better spans", "Threshold at zero", "Threshold tuned"]
+    cost = {"by": "train_seconds", "cost": 9.0}
+    equal = [
+        interval("pool", -1.0, -2.0, -0.5, "zero") | cost | {"how": "interpolated", "epoch": 1.25},
+        interval("backbone + pool", 3.0, 1.0, 5.0, "zero") | cost | {"how": "beyond", "epoch": 1.5},
+    ]
+    found = study(rows, known, equal_cost=equal)
+    grid, costly = of_kind(difference_blocks(found, Album()), "table")
+    columns = ["Δ, threshold 0", "Δ, threshold tuned", "Δ, spans alone"]
     assert grid.heading == ["Epoch", "Member", *columns]
-    assert texts(grid, columns[0]) == ["+0.50 (-0.10 to +1.10)", "+3.00"]
-    assert texts(grid, columns[1]) == ["+1.00 (+0.40 to +1.60)", "+4.00"]
-    assert texts(grid, columns[2]) == ["+0.50 (-0.30 to +1.30)", "+3.50"]
-    assert [[cell.best for cell in line[2:]] for line in grid.lines] == [[False, True, False], [False] * 3]
-    assert names(blocks) == ["gain-1"]
+    assert texts(grid, columns[0]) == ["+1.00 (+0.40 to +1.60)", "+4.00"]
+    assert texts(grid, columns[1]) == ["+0.50 (-0.30 to +1.30)", "+3.50"]
+    assert texts(grid, columns[2]) == ["+0.50 (-0.10 to +1.10)", "+3.00"]
+    assert [[cell.best for cell in line[2:]] for line in grid.lines] == [[True, False, False], [False] * 3]
+    assert costly.heading == ["Epoch", "Member", "Backbone of equal cost", columns[0]]
+    assert texts(costly, "Backbone of equal cost") == ["epoch 1.25, interpolated", "epoch 1.5, beyond the last"]
+    assert texts(costly, columns[0]) == ["-1.00 (-2.00 to -0.50)", "+3.00 (+1.00 to +5.00)"]
+    zero = [one for one in rows if one["threshold_from"] == "zero"]
+    sentences = summary_sentences(study(zero, known, equal_cost=equal).rows, {})
+    assert (
+        "At equal cost, against the backbone tuned for as many seconds as tuning and head together took, of 1 member "
+        "(counted once per checkpoint) 0 are clearly better and 1 clearly worse; 1 more cost more than the last "
+        "checkpoint."
+    ) in sentences
 
 
-def test_gains_without_intervals_are_never_clear():
+def test_differences_without_intervals_are_never_clear():
     rows = [row(m, f1, "", seed=s) for m, f1 in (("backbone", 70), ("pool", 90)) for s in (1, 2)]
-    blocks = gain_blocks(study(rows), Album())
+    blocks = difference_blocks(study(rows), Album())
     (grid,) = of_kind(blocks, "table")
-    assert texts(grid, "F1") == ["+20.00"] and not grid.lines[0][1].best
-    assert "There are no intervals" in " ".join(of_kind(blocks, "note"))
-    assert gain_blocks(study([row("backbone", 70)]), Album()) == []
+    assert texts(grid, "Δ, F1") == ["+20.00 ± 0.00"] and not grid.lines[0][2].best
+    said = " ".join(of_kind(blocks, "note"))
+    assert "There are no intervals" in said and "no comparison at equal cost yet" in said
+    assert difference_blocks(study([row("backbone", 70)]), Album()) == []
 
 
 def test_costs_beside_the_score():
@@ -153,19 +175,52 @@ def test_costs_beside_the_score():
     assert texts(grid, "Efficiency") == ["–", "6.86", "-10.00"]  # 21 / log10 1152, -10 / log10 10
     found = study(rows, facts={"peak": {"memory_gib": 1.5}})
     blocks = cost_blocks(main_rows(found.rows), found, Album())
-    assert names(blocks) == ["front-parameters", "front-total-parameters", "front-disk-bytes"]
+    assert names(blocks) == ["front-parameters"]
     assert "Peak memory of the whole run: 1.5 GiB." in of_kind(blocks, "note")
 
 
 def test_heads_that_saw_less_data_have_their_own_table_and_curve():
     rows = [row("backbone", 70), row("conv", 72), row("pool", 71), row("pool", 75, fraction=0.3), row(BEST, 71.5)]
     blocks = score_blocks(study(rows), Album())
-    main, less = of_kind(blocks, "table")
+    main, _, less = of_kind(blocks, "table")
     assert texts(main, "Member") == ["backbone", "conv", "pool", BEST]
     assert texts(less, "Member") == ["backbone", "pool", "pool @ 30 %"]
     assert main.lines[1][2].best  # among those that saw everything
     assert names(blocks) == ["share-tune"]
     assert f"{BEST}, chosen on the tuning set: at epoch 1 backbone + pool." in of_kind(blocks, "note")
+
+
+def test_losses_along_training_are_drawn_from_the_log(tmp_path):
+    lines = [{"event": "note", "text": "x"}]
+    for seed, steps in ((1, (0.5, 1.0, 0.5, 0.75, 1.0)), (2, (1.0,))):  # seed 1 was killed after its end, and resumed
+        lines += [
+            {"event": f"tuning, seed {seed}", "share": s, "loss": {"backbone": 2 + n}} for n, s in enumerate(steps)
+        ]
+    lines += [{"event": "heads on epoch 1, seed 1", "share": s, "loss": {"pool": s}} for s in (0.5, 1.0)]
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"event": "tun', encoding="utf-8")
+    losses = read_losses(tmp_path / "log.jsonl")
+    assert losses["tuning, seed 1"] == {"backbone": [(0.5, 4.0), (0.75, 5.0), (1.0, 6.0)]}
+    found = study([row("backbone", 70)], losses=losses, recipe={"seeds": [1, 2], "finetune": {"epochs": 2}})
+    assert tuning_losses(found) == [(1.0, 4.0), (1.5, 5.0), (2.0, 6.0)]
+    drawn = of_kind(loss_blocks(found, Album()), "pictures")[0]
+    assert [one.name for one in drawn] == ["loss-tuning", "loss-heads"] and "seed 2" not in drawn[0].svg  # one point
+    assert loss_blocks(study([row("backbone", 70)]), Album()) == []
+
+
+def test_probes_show_what_each_layer_knows_and_the_expected_layer():
+    heads = [{"kind": "probe", "layer": n, **more} for more in ({}, {"cumulative": True}) for n in range(3)]
+    scores = dict(zip(unique_names(heads), (40, 60, 55, 40, 60, 65)))
+    rows = [row("backbone", 70), *(row(name, f1) for name, f1 in scores.items())]
+    blocks = probe_blocks(study(rows, recipe={"heads": heads}), Album())
+    (grid,) = of_kind(blocks, "table")
+    assert texts(grid, "F1, the layer alone") == ["40.00", "60.00", "55.00"]
+    assert texts(grid, "F1, the layers up to it") == ["40.00", "60.00", "65.00"]
+    assert texts(grid, "Added by the layer")[1:] == ["+20.00", "+5.00"]
+    assert of_kind(blocks, "note") == ["Expected layer, weighted by what each layer adds to those below: 1.20."]
+    assert len(names(blocks)) == 1 and probe_blocks(study(rows), Album()) == []
+    fewer = [one for one in heads if one != {"kind": "probe", "layer": 2, "cumulative": True}]
+    (grid,) = of_kind(probe_blocks(study(rows[:-1], recipe={"heads": fewer}), Album()), "table")
+    assert texts(grid, "Added by the layer") == ["–", "+20.00", "–"]
 
 
 def test_greedy_ensembles_are_shown_with_their_weights():
@@ -195,7 +250,8 @@ MEMBER = {
     "no_answer": 0.75,
     "wrong_predicted_empty": 0.65,
     "second_right": None,
-    "only_right": {"questions": 3, "context_words": 120.5},
+    "right": {"questions": 30, "tokens": 165.25},
+    "only_right": {"questions": 3, "tokens": 120.5},
     "by_question_word": [{"group": "who", "questions": 1200, "f1": 71.25}],
     "reliability": [{"confidence": 0.1, "observed": 0.2, "questions": 9}],
     "auroc": 0.875,
@@ -215,15 +271,20 @@ def test_analysis_shows_what_the_file_has():
     agreement = {"members": ["backbone", "pool"], "matrix": [[1.0, 0.5], [0.5, 1.0]]}
     members = {"backbone": MEMBER, "pool": MEMBER | {"has_answer": 0.625}}
     found = {"checkpoint": 1.0, "seed": 1, "members": members, "agreement": agreement, "errors": [ERROR]}
-    layers, analysis = analysis_sections(found, Album())
-    assert names(layers.blocks) == ["layers"] and names(analysis.blocks) == ["reliability", "agreement"]
-    right, words, said = of_kind(analysis.blocks, "table")
+    paper = [{"checkpoint": 1.0, "member": "pool", "no_answer": 80.6, "has_answer": 59.2, "right_tokens": 164.5}]
+    layers, analysis = analysis_sections(found, Album(), paper)
+    assert names(layers.blocks) == ["layers"] and names(analysis.blocks) == ["types", "reliability"]
+    right, words, same, said = of_kind(analysis.blocks, "table")
     assert texts(right, "Right on answerable questions") == ["50.0 %", "62.5 %"]
+    assert texts(right, "Right on answerable questions, paper") == ["–", "59.2 %"]
+    assert texts(right, "Mean tokens of what is right") == ["165.2", "165.2"]
+    assert texts(right, "Mean tokens of what is right, paper") == ["–", "164.5"]
     assert [line[1].best for line in right.lines] == [False, True]
     assert texts(right, "Questions that only this member gets right") == ["3", "3"]
     assert texts(right, "AUROC") == ["0.875"] * 2 and not any("Second" in heading for heading in right.heading)
     assert texts(words, "who (1,200)") == ["71.2", "71.2"]
-    (fold,) = [block for block in analysis.blocks if block.kind == "fold"]
+    assert texts(same, "2") == ["50 %", "100 %"]
+    _, fold = [block for block in analysis.blocks if block.kind == "fold"]
     assert fold.label == "Where <is> it?" and texts(said, "Answer") == ["city of Paris Hilton", "no answer"]
     (passage,) = of_kind([fold], "passage")
     assert [text for text, kind in passage if kind == "right"] == ["Paris", "Paris"]
@@ -236,7 +297,7 @@ def test_curves_that_are_not_drawn_are_counted():
 
     def picture():
         (_, section) = analysis_sections({"members": members}, Album())
-        return of_kind(section.blocks, "pictures")[0][0]
+        return of_kind(section.blocks, "pictures")[0][-1]
 
     assert picture().caption.endswith("6 of 8 members, those with the highest AUROC")
     assert "head 7" in picture().svg and "head 1 " not in picture().svg

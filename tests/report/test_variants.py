@@ -1,18 +1,16 @@
 """Several studies on one page: variants of a recipe, and runs given together."""
 
-import io
 import json
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from bertvision.evaluate.ensemble import BEST
-from bertvision.report.console import console_table
+from bertvision.report.console import print_study
 from bertvision.report.page import write_pages, write_report
 from bertvision.report.reading import read_runs, read_study, run_names
 from bertvision.report.variants import outcome_grid, outcome_sentences, outcomes
-from report.rows import scored, summarised, with_ensemble
+from report.rows import summarised, with_ensemble
 from report.test_page import check_page
 
 RECIPE = """
@@ -80,13 +78,22 @@ def test_one_line_per_variant_with_heads_chosen_on_tune():
     assert {one.rows["head"].name for one in found} == {"pool"}  # conv is higher on test
     grid = outcome_grid(found)
     assert [cell.text for cell in grid.lines[0]] == [
-        *("CoLA", "Matthews", "1", "51.50 ± 0.71", "53.50 ± 0.71", "60.00", "+2.00 ± 0.00", "58.50 ± 0.71", "pool")
+        *("CoLA", "Matthews", "1", "51.50 ± 0.71", "53.50 ± 0.71", "60.0", "+2.00 ± 0.00", "58.50 ± 0.71", "pool")
     ]
     assert [cell.text for cell in grid.lines[1]][5] == "–"  # the paper says nothing about RTE
     assert [cell.best for cell in grid.lines[0]].index(True) == grid.heading.index("Ensemble")
     other = [{"checkpoint": 1, "member": "backbone", "accuracy": 82.0}]
     grid = outcome_grid(outcomes(summarised(rows("CoLA", "matthews")), {"CoLA": other}))
-    assert grid.lines[0][grid.heading.index("Backbone, paper")].text == "82.00 accuracy"  # another metric is named
+    assert grid.lines[0][grid.heading.index("Backbone, paper")].text == "82.0 accuracy"  # another metric is named
+
+
+def test_losses_stand_beside_published_ones():
+    scores = [one | {"loss": 0.7} for one in rows("dot", "f1")]
+    entry = {"checkpoint": 1, "member": "backbone", "f1": 79.953, "loss": 0.634}
+    grid = outcome_grid(outcomes(summarised(scores), {"dot": [entry]}))
+    shown = dict(zip(grid.heading, (cell.text for cell in grid.lines[0])))
+    assert (shown["Loss"], shown["Loss, paper"], shown["Backbone, paper"]) == ("0.700", "0.634", "79.953")
+    assert "Loss" not in outcome_grid(outcomes(summarised(scores), {})).heading
 
 
 def test_page_of_variants(glue):
@@ -99,16 +106,15 @@ def test_page_of_variants(glue):
     text = (glue / "report.md").read_text(encoding="utf-8")
     joint, cola, rte = (text.split(f"\n## {name}\n")[1].split("\n## ")[0] for name in ("All variants", "CoLA", "RTE"))
     line = (
-        "| CoLA | Matthews | 1 | 51.50 ± 0.71 | 53.40 | 53.50 ± 0.71 | 60.00 | +2.00 ± 0.00 | **+0.50 to +3.50** "
+        "| CoLA | Matthews | 1 | 51.50 ± 0.71 | 53.4 | 53.50 ± 0.71 | 60.0 | **+2.00 (+0.50 to +3.50)** "
         "| **58.50 ± 0.71** | pool |"
     )
     assert line in joint
-    assert "| 72.60 |" in joint and "53.40" in cola and "53.40" not in rte and "72.60" in rte
+    assert "| 72.6 |" in joint and "| 53.4 |" in cola and "| 53.4 |" not in rte and "72.6" in rte
     apart = text.split("## Published results without a counterpart here")[1]
-    assert "| 1 | backbone, WNLI | 56.30 |" in apart and "53.40" not in apart
-    assert "| 1 | pool (large), RTE | 59.20 |" in apart and "60.00" not in apart
+    assert "| 1 | backbone, WNLI | 56.3 |" in apart and "| 53.4 |" not in apart
+    assert "| 1 | pool (large), RTE | 59.2 |" in apart and "60.0 |" not in apart
     assert "On the same data" not in text  # two test sets: never in one plot
-    assert (glue / "figures" / "gains.svg").is_file()
 
 
 def test_a_variant_is_looked_for_inside_its_study_only(glue):
@@ -193,8 +199,9 @@ def test_sentences_without_heads_intervals_or_scores():
     assert "were not computed" in sentences(rows("A", "accuracy"))[1]
 
 
-def test_variants_in_the_terminal():
-    console = Console(width=100, record=True, file=io.StringIO())
-    console.print(console_table(scored(rows("CoLA", "matthews") + rows("RTE", "accuracy", 10))))
-    text = console.export_text()
+def test_variants_in_the_terminal(glue, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "140")
+    print_study(read_study(glue))
+    text = capsys.readouterr().out
     assert "CoLA" in text and "53.50 ± 0.71" in text and "63.50 ± 0.71" in text
+    assert "60.0" in text  # as published

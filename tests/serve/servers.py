@@ -27,6 +27,7 @@ class LastWordReader:
         self.batches: list[int] = []
         self.finished = 0  # questions
         self.threads: set[str] = set()
+        self.expected: set[float | None] = set()  # shares of answerable questions
         self.gate = threading.Event()
         self.gate.set()
 
@@ -35,12 +36,15 @@ class LastWordReader:
         pairs: Sequence[tuple[str, str]],
         *,
         top_k: int,
-        no_answer_threshold: float | None,
-        layers: bool,
+        answerable: float | None = None,
+        layers: bool = False,
         progress: Callable[[int, int], None] = lambda done, total: None,
+        **options: Any,
     ) -> list[list[dict[str, Any]]]:
         self.batches.append(len(pairs))
         self.threads.add(threading.current_thread().name)
+        self.expected.add(answerable)
+        self.options = options
         assert self.gate.wait(60)
         found = []
         for number, pair in enumerate(pairs, start=1):

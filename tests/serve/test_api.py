@@ -1,6 +1,9 @@
 """The API as a client meets it: a real server, real requests."""
 
+import contextlib
 import json
+import re
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -48,6 +51,26 @@ def test_an_answer_says_where_it_stands(url):
     assert answers[1]["candidates"][0]["no_answer_score"] == 0.75
 
 
+def test_the_hub_s_client_is_answered_as_by_an_inference_endpoint():
+    from huggingface_hub import InferenceClient
+
+    reader = LastWordReader()
+    with serving(reader) as url:
+        client = InferenceClient(model=f"{url}/question-answering")
+        one = client.question_answering(question="Where is Rome?", context=CONTEXT)
+        assert (one.answer, one.start, one.end, one.score) == ("Rome", 15, 19, 0.75)
+        assert reader.options == {"handle_impossible_answer": False, "align_to_words": True}  # the endpoint's defaults
+        given = {"top_k": 2, "max_answer_len": 5, "handle_impossible_answer": True, "doc_stride": 64}
+        two = client.question_answering(question="Where is Rome?", context=CONTEXT, align_to_words=False, **given)
+        assert [found.start for found in two] == [15, 21]
+        assert reader.options == {"handle_impossible_answer": True, "align_to_words": False, "max_answer_len": 5}
+        body = {"inputs": {"question": "Who is Ada?", "context": CONTEXT}, "options": {"use_cache": False}}
+        reply = CLIENT.post(f"{url}/question-answering", json=body).json()
+        assert reply == {"answer": "Ada", "score": 0.75, "start": 0, "end": 3}
+        blank = CLIENT.post(f"{url}/question-answering", json={"inputs": {"question": " ", "context": CONTEXT}})
+        assert blank.status_code == 422 and detail(blank) == "inputs.question: is blank"
+
+
 def test_labels_and_scores(url):
     labels = CLIENT.post(f"{url}/classify", json={"text": ["Yes!", "no"]}).json()["labels"]
     assert [one["label"] for one in labels] == ["yes", "no"]
@@ -79,6 +102,7 @@ def test_labels_and_scores(url):
         (b'{"question": "a", "context": "a", "topk": 1}', 422, "topk: there is no such field"),
         (b'{"question": "a", "context": "a", "top_k": 0}', 422, "top_k: "),
         (b'{"question": "a", "context": "a", "no_answer_threshold": NaN}', 422, "no_answer_threshold: "),
+        (b'{"question": "a", "context": "a", "answerable": 1.0}', 422, "answerable: "),
         (b'{"question": "refuse", "context": "a"}', 422, "question: this one is refused"),
     ],
 )
@@ -260,6 +284,7 @@ def test_one_thread_does_all_the_models_work():
     assert set(threading.enumerate()) <= before
 
 
+@pytest.mark.device
 def test_a_real_reader_with_all_that_can_be_asked():
     with serving(tiny_reader()) as url:
         body = {"question": ["what is the world", "?"], "context": "a " * 500, "top_k": 3, "layers": True}
@@ -269,3 +294,52 @@ def test_a_real_reader_with_all_that_can_be_asked():
         for one in answered["candidates"]:
             assert body["context"][one["start"] : one["end"]] == one["answer"]
             assert sum(one["layers"]) == pytest.approx(1, abs=1e-4)
+
+
+def raw(url: str, sent: bytes) -> bytes:
+    """What the server answers to bytes on a connection of their own, up to the end of the first line."""
+    host, _, port = url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(sent.replace(b"HOST", f"Host: {host}:{port}".encode()))
+        with contextlib.suppress(ConnectionResetError):
+            return connection.recv(4096).partition(b"\r\n")[0]
+    return b""
+
+
+UPGRADE = b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: YQ==\r\nSec-WebSocket-Version: 13\r\n"
+ODD = {
+    "upgrade": b"GET / HTTP/1.1\r\nHOST\r\n" + UPGRADE + b"\r\n",
+    "upgrade of a route": b"GET /answer HTTP/1.1\r\nHOST\r\n" + UPGRADE + b"\r\n",
+    "h2c": b"GET /health HTTP/1.1\r\nHOST\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n",
+    "long path": b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHOST\r\n\r\n",
+    "long query": b"GET /health?" + b"a" * 20_000 + b" HTTP/1.1\r\nHOST\r\n\r\n",
+    "NUL in a path": b"GET /static/%00 HTTP/1.1\r\nHOST\r\n\r\n",
+    "odd bytes in a path": b"GET /%ff%fe/%2e%2e/x HTTP/1.1\r\nHOST\r\n\r\n",
+    "long header": b"GET /health HTTP/1.1\r\nHOST\r\nX: " + b"a" * 200_000 + b"\r\n\r\n",
+    "many headers": b"GET /health HTTP/1.1\r\nHOST\r\n" + b"X: a\r\n" * 30_000 + b"\r\n",
+    "star": b"OPTIONS * HTTP/1.1\r\nHOST\r\n\r\n",
+    "connect": b"CONNECT a:1 HTTP/1.1\r\nHOST\r\n\r\n",
+    "trace": b"TRACE / HTTP/1.1\r\nHOST\r\n\r\n",
+    "unknown method": b"BREW / HTTP/1.1\r\nHOST\r\n\r\n",
+    "no host": b"GET / HTTP/1.1\r\n\r\n",
+    "preface of HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "noise": bytes(range(256)) * 4 + b"\r\n\r\n",
+}
+
+
+def test_odd_calls_are_a_4xx_and_leave_no_traceback(caplog):
+    with serving(LastWordReader(), page=True) as url:
+        found = {name: raw(url, sent) for name, sent in ODD.items()}
+        assert CLIENT.get(f"{url}/health").status_code == 200
+    assert {name: line for name, line in found.items() if not re.match(rb"HTTP/1.1 4\d\d ", line)} == {}
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_nothing_streams():
+    """No route keeps a connection open: there is no queue of events that nobody reads."""
+    with serving(LastWordReader(), page=True) as url:
+        found = httpx.get(f"{url}/openapi.json").text + httpx.get(f"{url}/").text
+        assert "event-stream" not in found and "EventSource" not in found and "WebSocket" not in found
+        for path in ("/", "/docs", "/health", "/metrics"):
+            assert "content-length" in httpx.get(f"{url}{path}").headers

@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from bertvision.errors import UserError
+from bertvision.evaluate.calibration import Calibration
 from bertvision.serve.ask import Query, best_of, excerpt, gather, json_line, printable, show_answers, write_what_it_can
 from bertvision.serve.documents import from_text
 from encoders import save_tiny
@@ -57,6 +58,28 @@ def test_json_from_a_text(place):
     assert TEXT[found["start"] : found["end"]] == found["answer"]
     assert TEXT[: found["start"]].count("\n") + 1 == found["line"]
     assert ask(place, "who", "--context", TEXT, "--threshold", 0).out.startswith("no answer")
+
+
+def test_one_text_is_expected_to_hold_the_answer(place):
+    """To 80 % of the questions; of several texts, none in particular."""
+    made = tiny_reader(calibration=Calibration(1.0, 0.0, 0.5))
+    made.save_pretrained(place / "runs" / "calibrated")
+
+    def doubt(*words: object) -> float:
+        words = ("who", *words, "--reader", "runs/calibrated", "--json", "--threshold", 0)
+        return rows(bertvision("ask", *words, cwd=place))[0]["answers"][0]["no_answer_score"]
+
+    own = made("who", TEXT)["no_answer_score"]
+    odds = own / (1 - own)
+    for expected, words in ((0.8, ()), (0.5, ("--answerable", 0.5)), (0.99, ("--answerable", 0.99))):
+        moved = odds * (1 - expected) / expected
+        assert doubt("--context", TEXT, *words) == pytest.approx(moved / (1 + moved))
+    (place / "same.txt").write_bytes(TEXT.encode())
+    assert doubt("doc.txt", "same.txt") == pytest.approx(own)
+    wrong = ask(place, "who", "--context", TEXT, "--answerable", 0.9)
+    assert wrong.code == 2 and "answerable: this reader does not know" in wrong.err
+    wrong = bertvision("ask", "who", "doc.txt", "--reader", "runs/calibrated", "--answerable", 1, cwd=place)
+    assert wrong.code == 2 and "answerable: must be a share between 0 and 1, not 1.0" in wrong.err
 
 
 def test_several_files_and_the_places_in_them(place):

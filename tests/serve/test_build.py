@@ -3,13 +3,16 @@
 import dataclasses
 import json
 import random
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
+from bertvision.backbone.checkpoint import trained_state
 from bertvision.cli import app
 from bertvision.data.sources import load_articles
 from bertvision.data.squad import records
@@ -17,7 +20,7 @@ from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import Ensemble, Member
 from bertvision.evaluate.score import Score
 from bertvision.evaluate.squad import score
-from bertvision.files import write_json
+from bertvision.files import load_whole, write_json
 from bertvision.recipe import to_toml
 from bertvision.serve.build import Wanted, build_reader, leave_reader
 from bertvision.serve.config import TaskConfig
@@ -169,6 +172,65 @@ def test_members_never_scored_together_get_a_threshold_of_their_own(run, tmp_pat
     assert f1(config.threshold) >= max(f1(config.threshold + off) for off in (-1e6, -1, 1, 1e6)) - 0.5
     assert f"- the threshold is the best on {data} (F1 " in reader.card
     assert "Not scored as it is." in reader.card
+
+
+@pytest.mark.parametrize("how", ["rank=4,fp16", "rank=auto"])
+def test_a_compressed_reader_is_small_and_comes_back_exactly(how, run, tmp_path):
+    whole = build_reader(run, tmp_path / "whole", Wanted(members=["backbone"]))
+    made = CliRunner().invoke(
+        app, ["reader", str(run), "--out", str(tmp_path / "small"), "--members", "backbone", "--compress", how]
+    )
+    assert made.exit_code == 0, made.output
+    sizes = [(place / "encoder.safetensors").stat().st_size for place in (whole, tmp_path / "small")]
+    assert sizes[1] < sizes[0] / 2
+    reader = Reader.from_pretrained(tmp_path / "small")
+    again = Reader.from_pretrained(reader.save_pretrained(tmp_path / "again", storage="fp16"))
+    files = [load_whole(tmp_path / name / "encoder.safetensors")[0] for name in ("again", "small")]
+    assert files[0].keys() == files[1].keys()
+    one, other = (trained_state(each.engine.backbone.model) for each in (reader, again))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert "a compressed difference to the public ones (rank=" in reader.card
+    assert "before compression" in reader.card
+    on_tune = float(re.search(r"\): ([\d.]+) on the tune set", reader.card)[1])
+    articles = load_articles(questions(24, 1))
+    said = {one.id: reader(question=one.question, context=one.context) for one in records(articles)}
+    f1 = score(articles, {key: found["answer"] for key, found in said.items()})["f1"]
+    assert f1 == pytest.approx(on_tune, abs=5)  # words are made whole, and equal spans merged
+    if how == "rank=auto":
+        before = float(re.search(r"([\d.]+) before compression", reader.card)[1])
+        assert on_tune >= before - 0.2 or "rank=128" in reader.card
+
+
+def test_an_encoder_that_was_not_tuned_cannot_be_compressed(tmp_path):
+    recipe = recipe_of(finetune={"epochs": 0, "checkpoints": []}, heads=[{"kind": "pool"}])
+    Study(recipe, tmp_path / "run", quiet=True).run()
+    with pytest.raises(UserError, match="not tuned, so there is nothing to compress"):
+        build_reader(tmp_path / "run", tmp_path / "reader", compress="rank=4")
+
+
+def test_a_checkpoint_without_scores_has_a_reader_of_its_backbone(run, copy, tmp_path):
+    """As while a study runs: checkpoints are there before their scores, and a recipe may have no heads."""
+    for path in [*copy.glob("seed-1/scores-*"), *copy.glob("seed-1/heads-*"), copy / "metrics.json"]:
+        path.unlink()
+    for wanted in (Wanted(), Wanted(checkpoint=1.0, members="backbone"), Wanted(checkpoint=1.0, members=["backbone"])):
+        reader = Reader.from_pretrained(build_reader(copy, tmp_path / "reader", wanted))
+        config = reader.config.tasks["spans"]
+        (row,) = [row for row in rows(run) if row["checkpoint"] == 1 and row["member"] == "backbone"]
+        assert config.threshold == pytest.approx(row["threshold"], abs=1e-3)
+        assert names(config) == ("backbone",) and "Not scored as it is." in reader.card
+    with pytest.raises(UserError, match="nothing has been scored yet"):
+        build_reader(copy, tmp_path / "reader", Wanted(members="pool"))
+    with pytest.raises(UserError, match="nothing has been scored yet"):
+        build_reader(copy, tmp_path / "reader", Wanted(checkpoint=0.7))
+
+
+def test_a_study_without_heads_has_a_reader(tmp_path):
+    Study(recipe_of(heads=[], finetune={"checkpoints": []}), tmp_path / "run", quiet=True).run()
+    (row,) = rows(tmp_path / "run")
+    wanted = Wanted(checkpoint=1.0, members="backbone")
+    assert_answers_as_scored(
+        Reader.from_pretrained(build_reader(tmp_path / "run", tmp_path / "reader", wanted)), tmp_path / "run", row
+    )
 
 
 def test_what_was_not_scored_is_refused(run, copy, tmp_path):

@@ -106,7 +106,7 @@ def test_what_an_exported_reader_cannot_do_is_said(joined, tmp_path):
     [
         ("model.onnx", None, "has no model.onnx; `bertvision export"),
         ("model.onnx", b"not a graph", "onnxruntime cannot load it"),
-        ("tokenizer.json", None, "not an exported reader"),
+        ("tokenizer.json", None, "no such file"),
         ("tokenizer.json", b"{}", "not an exported reader"),
     ],
 )
@@ -115,6 +115,7 @@ def test_a_damaged_directory_is_refused(joined, tmp_path, name, content, says):
     (place / name).unlink()
     if content is not None:
         (place / name).write_bytes(content)
+        (place / "digests.json").unlink()
     assert says in refused(lambda: Reader.from_pretrained(place, engine="onnx"))
 
 
@@ -129,6 +130,7 @@ def test_a_graph_does_not_outlive_its_reader(tmp_path):
     export(Reader.from_pretrained(tmp_path), tmp_path)
     assert Reader.from_pretrained(tmp_path, engine="onnx")
     (tmp_path / "model.onnx").write_bytes(graph)
+    (tmp_path / "digests.json").unlink()
     assert "was made from another reader" in refused(lambda: Reader.from_pretrained(tmp_path, engine="onnx"))
 
 
@@ -136,3 +138,17 @@ def test_transformers_is_not_loaded_for_it(joined):
     code = f"from bertvision import Reader; Reader.from_pretrained({str(joined[1])!r})('who', 'the king')"
     code += "; import sys; assert 'transformers' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "tokenizer.json"])
+def test_a_changed_file_is_refused(joined, name, tmp_path):
+    copy = shutil.copytree(joined[1], tmp_path / "copy")
+    whole = bytearray((copy / name).read_bytes())
+    place = len(whole) // 2 if name == "model.onnx" else whole.index(b'"king"') + 2
+    whole[place] ^= 1
+    (copy / name).write_bytes(whole)
+    with pytest.raises(UserError, match=f"{name}: its digest does not match; copy or export the reader again"):
+        Reader.from_pretrained(copy, engine="onnx")
+    (copy / "digests.json").unlink()  # an export of version 0.1
+    (copy / name).write_bytes((joined[1] / name).read_bytes())
+    assert Reader.from_pretrained(copy, engine="onnx").tasks

@@ -16,7 +16,8 @@ from bertvision.serve.server import Limits
 from serve.servers import LastWordReader, serving
 
 PROMISES = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-ROUTES = [("/answer", "POST"), ("/classify", "POST"), ("/similarity", "POST"), ("/health", "GET"), ("/metrics", "GET")]
+POSTS = [(path, "POST") for path in ("/answer", "/question-answering", "/classify", "/similarity")]
+ROUTES = [*POSTS, ("/health", "GET"), ("/metrics", "GET")]
 few = settings(max_examples=15, suppress_health_check=list(HealthCheck), database=None)
 
 
@@ -40,7 +41,7 @@ def test_what_fits_the_schema_gets_what_it_promises(api, path, method):
     check()
 
 
-@pytest.mark.parametrize(("path", "method"), ROUTES[:3])
+@pytest.mark.parametrize(("path", "method"), POSTS)
 def test_what_does_not_is_refused(api, path, method):
     @few
     @given(case=api[path][method].as_strategy(generation_mode=GenerationMode.NEGATIVE))

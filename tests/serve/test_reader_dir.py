@@ -56,6 +56,13 @@ def test_a_round_trip(tuning, tmp_path):
     assert again.answers(PAIRS) == made.answers(PAIRS)
 
 
+def test_what_a_killed_process_left_is_removed(saved, tmp_path):
+    (tmp_path / ".heads.safetensors.12-0123abcd").mkdir()
+    (tmp_path / ".heads.safetensors.12-0123abcd" / "heads.safetensors").write_text("half")
+    Reader.from_pretrained(saved).save_pretrained(tmp_path)
+    assert not list(tmp_path.glob(".*"))
+
+
 def test_half_the_size_and_almost_the_same(saved, tmp_path):
     made = Reader.from_pretrained(saved)
     small = made.save_pretrained(tmp_path / "small", storage="fp16")
@@ -127,7 +134,7 @@ def test_files_that_are_missing_cut_short_or_of_another_reader(name, copy, tmp_p
 @pytest.mark.parametrize(
     ("place", "change", "part"),
     [
-        ("", {"format": 9, "version": "9.0"}, "format 9 (made by bertvision 9.0), this version reads 2; upgrade"),
+        ("", {"format": 9, "version": "9.0"}, "format 9 (made by bertvision 9.0), this version reads 4; upgrade"),
         ("", {"format": "x"}, "upgrade"),
         ("", {"tasks": None}, "not the configuration of a reader"),
         ("", {"tasks": {}}, "tasks: there is none"),
@@ -142,6 +149,7 @@ def test_files_that_are_missing_cut_short_or_of_another_reader(name, copy, tmp_p
         ("tasks.spans", {"treshold": 1}, "tasks.spans.treshold: unknown key; did you mean 'threshold'?"),
         ("tasks.spans", {"threshold": float("nan")}, "tasks.spans.threshold: must be"),
         ("tasks.spans", {"threshold": "3"}, "tasks.spans.threshold: must be a number"),
+        ("tasks.spans", {"scale": [0.0]}, "tasks.spans.scale"),
         ("tasks.spans.ensemble", {"how": "median"}, "tasks.spans.ensemble: ensemble.how: 'median' is none of"),
         ("tasks.spans.ensemble", {"members": ["who"]}, "tasks.spans.ensemble: ensemble.members"),
         ("tasks.spans.decoding", {"rule": "dice"}, "tasks.spans.decoding.rule: must be 'joint' or 'independent'"),
@@ -163,10 +171,16 @@ def test_a_configuration_that_is_wrong(place, change, part, copy):
     assert part in message
 
 
-def test_format_1_still_loads_and_answers_the_same(copy):
+def test_formats_1_and_2_still_load_and_answer_the_same(copy):
     expected = Reader.from_pretrained(copy).answers(PAIRS, top_k=3)
     config = json.loads((copy / "config.json").read_text())
     task = config["tasks"]["spans"]
+    del task["calibration"]
+    (copy / "config.json").write_text(json.dumps(config | {"format": 2}))
+    found = Reader.from_pretrained(copy)
+    assert found.answers(PAIRS, top_k=3) == expected
+    with pytest.raises(UserError, match="answerable: this reader does not know how probable its answers are; build it"):
+        found.answers(PAIRS, answerable=0.9)
     names = [member["head"] for member in task["ensemble"]["members"]]
     task["ensemble"] = {"how": "max", "members": names, "weights": [0.5, 0.5]}
     (copy / "config.json").write_text(json.dumps(config | {"format": 1, "tasks": {"spans": task | {"heads": names}}}))

@@ -1,5 +1,6 @@
 """The process: where it listens, what it says when it cannot, and how it stops."""
 
+import contextlib
 import os
 import re
 import signal
@@ -59,6 +60,21 @@ def test_a_signal_stops_it_when_what_was_accepted_is_answered(place, sent):
     done = command.wait()
     assert done.code == 0 and done.err == "", done.err
     assert done.out.count("\n") == 1 and url in done.out
+
+
+def test_a_second_signal_stops_it_at_once_without_a_traceback(place):
+    command, url = running("reader", cwd=place)
+    body = {"question": ["what is the world"] * 64, "context": "the world is a question " * 400}
+    with ThreadPoolExecutor(3) as clients, httpx.Client(timeout=60) as client:
+        asked = [clients.submit(client.post, f"{url}/answer", json=body) for _ in range(3)]
+        while not waiting(client, url) and not all(one.done() for one in asked):
+            time.sleep(0.01)
+        os.kill(command.process.pid, signal.SIGTERM)
+        time.sleep(0.1)
+        with contextlib.suppress(ProcessLookupError):  # a machine so fast that all is answered
+            os.kill(command.process.pid, signal.SIGTERM)
+    done = command.wait()
+    assert done.code in (0, 128 + signal.SIGTERM) and done.err == ""
 
 
 def test_the_token_is_read_from_a_file_and_warned_about_on_the_command_line(place):

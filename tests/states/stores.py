@@ -15,7 +15,7 @@ import numpy as np
 from bertvision.backbone.backbone import Backbone
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
-from bertvision.states.store import write_store
+from bertvision.states.write import write_store
 from runs import encoder
 
 LENGTHS = [3, 1, 9, 30, 2, 17, 5, 1, 12, 8, 22, 4] * 3

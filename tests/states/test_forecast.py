@@ -10,7 +10,7 @@ from bertvision.heads import build_head
 from bertvision.recipe import BankRecipe
 from bertvision.states.forecast import Forecast, Seconds, forecast
 from bertvision.states.layout import Positions, Selection
-from bertvision.states.store import write_store
+from bertvision.states.write import write_store
 from states.stores import LENGTHS, tiny_backbone, windows_of
 
 KNOWN = Forecast(
@@ -112,3 +112,12 @@ def test_its_words(tmp_path):
     ]
     with pytest.raises(UserError, match="nothing to read"):
         forecast(tiny_backbone(), windows_of([]), [], BankRecipe(), directory=tmp_path)
+
+
+def test_processes_share_heads_and_the_writing_of_a_store_but_no_live_pass():
+    epoch = Seconds(encoder=8.0, heads=4.0, evaluate=0.0, write=1.0, check=0.5, read=0.5)
+    facts = {"windows": 1, "tokens": 1, "longest": 1, "epochs": 1.0, "heads": 2, "dtype": "fp16"}
+    sizes = {"bytes": {"fp16": 1}, "padded_bytes": 1, "held_bytes": 0, "free_bytes": 9}
+    one, two = (Forecast(**facts, **sizes, epoch=epoch, processes=count) for count in (1, 2))
+    assert (one.live_seconds, one.stored_seconds, one.choose()[0]) == (12.0, 14.0, "live")
+    assert (two.live_seconds, two.stored_seconds, two.choose()[0]) == (10.0, 7.5, "stored")

@@ -12,7 +12,8 @@ from bertvision.data.windows import Windows, make_windows
 from bertvision.errors import UserError
 from bertvision.recipe import BankRecipe
 from bertvision.states.layout import Selection
-from bertvision.states.store import Source, live, shard_batches, stored, write_store
+from bertvision.states.store import Source, live, stored
+from bertvision.states.write import shard_batches, write_store
 from bertvision.tasks import Spans
 from bertvision.train.bank import HeadBank
 from bertvision.train.learner import Learner

@@ -17,7 +17,8 @@ from bertvision.backbone.backbone import Backbone
 from bertvision.data.batches import collate
 from bertvision.errors import UserError
 from bertvision.states.layout import Layout, Selection, encode
-from bertvision.states.store import OpenShard, Store, live, write_shard, write_store
+from bertvision.states.store import OpenShard, Store, live
+from bertvision.states.write import write_shard, write_store
 from encoders import save_tiny
 from runs import encoder, processes
 from states.stores import LENGTHS, SHARD_BYTES, contents, digests, slow_store, tiny_backbone, windows_of

@@ -1,5 +1,7 @@
 """Five questions, two members, everything countable by hand."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -55,7 +57,8 @@ HEAD = predictions(
 @pytest.fixture(scope="module")
 def analysis():
     members = {"backbone": Said(BACKBONE, 0.0, True), "head": Said(HEAD, 0.0, True), "both": Said(HEAD, 0.0, False)}
-    return Spans().analyse(Dataset("", [], RECORDS, None), members)
+    windows = SimpleNamespace(example=np.array([0, 1, 2, 2, 3, 4]), lengths=np.array([20, 30, 7, 40, 50, 60]))
+    return Spans().analyse(Dataset("", [], RECORDS, windows), members)
 
 
 def test_a_verdict():
@@ -92,14 +95,20 @@ def test_members(analysis):
     assert found["no_answer"] == 1.0
     assert found["wrong_predicted_empty"] == 0.5  # of "the old mill" and "Paris" the first
     assert found["second_right"] == 1.0
-    assert found["only_right"] == {"questions": 2, "context_words": 6.0}  # q2 with 9 words, q4 with 3
+    assert found["only_right"] == {"questions": 2, "tokens": 50.0}  # q2 with 40 in its longest window, q4 with 60
+    assert found["right"] == {"questions": 3, "tokens": 40.0} and found["against_backbone"] is None
+    assert found["answerable_of_right"] == pytest.approx(1 / 3) and found["answerable_of_second"] == 1.0
     assert found["auroc"] == pytest.approx(5 / 6)  # of six pairs only q1 (2.0) is above q2 (1.0)
     assert sum(point["questions"] for point in found["reliability"]) == 5
     assert 0 < found["calibration_error"] < 1
     other = analysis["members"]["head"]
     assert (other["has_answer"], other["no_answer"], other["wrong_predicted_empty"]) == (1.0, 0.0, None)
     assert other["second_right"] == 1.0  # "no answer" was the only alternative, and it is right
-    assert other["only_right"] == {"questions": 2, "context_words": 4.0}
+    assert other["only_right"] == {"questions": 2, "tokens": 40.0}
+    assert other["against_backbone"] == {
+        "member": {"questions": 2, "tokens": 40.0},
+        "backbone": {"questions": 2, "tokens": 50.0},
+    }
 
 
 def test_groups(analysis):

@@ -30,7 +30,7 @@ FORMS = [
 
 def same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
     a, b = one.state_dict(), other.state_dict()
-    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+    return a.keys() == b.keys() and all(torch.equal(a[key].cpu(), b[key].cpu()) for key in a)
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,7 @@ def all_kinds(tmp_path_factory) -> HeadBank:
     return bank_trained(tmp_path_factory.mktemp("all"), [*KINDS, *FORMS])
 
 
+@pytest.mark.device
 def test_all_kinds_learn_in_one_bank(all_kinds):
     fresh = HeadBank([*KINDS, *FORMS], **SHAPE, seed=1)
     assert all_kinds.names == fresh.names and len(all_kinds) == len(KINDS) + len(FORMS)
@@ -117,6 +118,7 @@ def test_heads_at_shares_are_named_after_them():
     assert found[1]["learning_rate"] == 0.1
 
 
+@pytest.mark.device
 def test_shares_learn_in_the_same_passes_and_do_not_disturb(all_kinds, tmp_path):
     entries = [{"kind": "pool"}, {"kind": "conv", "dropout": 0.3}]
     alone = bank_trained(tmp_path / "alone", entries)
@@ -137,7 +139,7 @@ def test_a_share_learns_as_if_there_were_nothing_else(tmp_path):
     chosen = np.isin(windows.example, nested_fraction(len(DATA["train"].records), 0.4, 1))
     batch = collate(windows, np.flatnonzero(chosen), BACKBONE.pad)
     optimizer = torch.optim.AdamW(head.parameters(), lr=1e-2, weight_decay=0)
-    TASK.loss(head(live(BACKBONE)(batch)), batch).backward()
+    TASK.loss(head.logits(live(BACKBONE)(batch)), batch).backward()
     torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
     optimizer.step()
     for key, value in head.state_dict().items():

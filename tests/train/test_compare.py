@@ -1,6 +1,7 @@
 """Looking back at scores: comparisons with the backbone, and the analysis of a checkpoint."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -8,9 +9,18 @@ import pytest
 
 from bertvision.errors import UserError
 from bertvision.evaluate.bootstrap import Mean, Points
+from bertvision.evaluate.ensemble import GREEDY
+from bertvision.evaluate.score import Cost
 from bertvision.evaluate.squad import exact
 from bertvision.report.console import print_analysis
-from bertvision.train.compare import analyze_run, compare, write_analysis, write_comparisons
+from bertvision.train.compare import (
+    Measured,
+    analyze_run,
+    compare,
+    compare_equal_cost,
+    write_analysis,
+    write_comparisons,
+)
 from bertvision.train.run_dir import RunDir
 from bertvision.train.stored import Stored
 from bertvision.train.study import Study
@@ -55,6 +65,48 @@ def test_the_differences_are_those_of_the_scores(entries):
         assert one["high"] >= one["difference"] - 1e-9
 
 
+def measured(score: float, seconds: float | None) -> Measured:
+    return Measured(points(score, score), Cost(train_seconds=seconds))
+
+
+def test_the_backbone_of_equal_cost_is_interpolated_seed_by_seed():
+    """Seed 1: 0.3 epochs of tuning took 30 s, 1 epoch 100 s; seed 2 was twice as slow, with its head as well."""
+    found = {
+        0.3: {
+            ("", "backbone"): {1: measured(0.2, 30), 2: measured(0.3, 60)},
+            ("", "pool"): {1: measured(0.5, 65), 2: measured(0.5, 130)},
+            ("", "unknown"): {1: measured(0.5, None)},
+        },
+        1.0: {
+            ("", "backbone"): {1: measured(0.4, 100), 2: measured(0.5, 200)},
+            ("", "pool"): {1: measured(0.5, 140), 2: measured(0.5, 201)},
+        },
+    }
+    early, late = compare_equal_cost(found, draws=20)
+    assert (early["checkpoint"], early["member"], early["how"], early["seeds"]) == (0.3, "pool", "interpolated", [1, 2])
+    assert early["difference"] == pytest.approx(15.0)  # 50 - 30 and 50 - 40
+    assert (early["cost"], early["epoch"]) == (97.5, pytest.approx(0.65))
+    assert (late["how"], late["epoch"]) == ("beyond", pytest.approx(1.2))  # of seed 2 a checkpoint has that cost
+    assert late["difference"] == pytest.approx(5.0)  # against the last checkpoint
+
+
+def test_a_study_compares_every_member_at_equal_cost(entries):
+    run = RunDir(finished_run())
+    found = run.comparisons("equal_cost")
+    keys = ("checkpoint", "member", "threshold_from", "metric")
+    compared = {tuple(one[key] for key in keys) for one in entries}
+    for by in ("train_seconds", "train_flops"):
+        assert {tuple(one[key] for key in keys) for one in found if one["by"] == by} == compared
+    seconds = {(row.seed, row.epoch, row.name): row.cost.train_seconds for row in run.rows()}
+    for one in found:
+        own = [seconds[seed, one["checkpoint"], one["member"]] for seed in SEEDS]
+        assert one["by"] == "train_flops" or one["cost"] == pytest.approx(np.mean(own))
+        if one["checkpoint"] == EPOCHS[-1]:
+            assert one["how"] in ("beyond", "exact") and one["epoch"] >= EPOCHS[-1]
+    greedy = json.loads(run.greedy_file.read_text(encoding="utf-8"))["equal_cost"]
+    assert {(one["checkpoint"], one["member"]) for one in greedy} == {(epoch, GREEDY) for epoch in EPOCHS}
+
+
 def test_what_is_not_scored_yet_is_not_compared(tmp_path):
     run = copy_of(finished_run(), tmp_path)
     for path in (run / "seed-2").glob("scores-*.json"):
@@ -97,7 +149,8 @@ def test_only_checkpoints_with_new_scores_are_compared_again(tmp_path, monkeypat
     assert write_comparisons(stored) == entries and asked == []
     rows = json.loads(run.scores_file(1, 0.5).read_text())
     run.scores_file(1, 0.5).write_text(json.dumps(rows))  # other bytes
-    assert write_comparisons(stored) == entries and set(asked) == {(1, 0.5), (2, 0.5)}
+    assert write_comparisons(stored, whole=False) == entries and set(asked) == {(1, 0.5), (2, 0.5)}
+    assert run.comparisons("equal_cost") == []  # of other scores: not kept
     run.comparisons_file.write_text(damage)
     assert write_comparisons(stored) == entries and len(set(asked)) == 4
 
@@ -185,5 +238,22 @@ def test_texts(task, capsys):
 def test_a_summary_for_the_terminal(found, capsys):
     print_analysis(found)
     shown = capsys.readouterr().out
+    assert "published" not in shown
     for part in ("HasAns", "F1 by question word", "what", "Agreement", "Layers of pool", "Errors, 5 of"):
         assert part in shown
+
+
+def test_published_numbers_stand_beside_the_analysis_in_the_terminal(found, capsys):
+    entry = {
+        "checkpoint": found["checkpoint"],
+        "member": "pool",
+        "second_right": 44,
+        "right_tokens": 161.68,
+        "f1": 74.0,
+    }
+    print_analysis(found, paper=[entry | {"source": "Somebody 2020"}, entry | {"checkpoint": 7, "second_right": 45}])
+    shown = capsys.readouterr().out.split("Beside what was published")[1].split("F1 by question word")[0]
+    ours = found["members"]["pool"]["right"]["tokens"]
+    assert re.search(rf"pool +Mean tokens of what is right +{ours:.1f} +161.68", shown)
+    assert re.search(r"pool +Second-best right, of wrong answers +\d+\.\d % +44 %", shown)
+    assert "Somebody 2020" in shown and "45" not in shown and "74" not in shown

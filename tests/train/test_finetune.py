@@ -6,11 +6,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from bertvision.backbone import cpu_kernels
+from bertvision import devices
 from bertvision.errors import UserError
 from bertvision.heads import HEADS
 from bertvision.recipe import Recipe, reached
+from bertvision.serve.build import Wanted, build_reader
+from bertvision.serve.reader import Reader
 from bertvision.tasks import Spans
+from bertvision.tasks.labels import ANSWERABILITY
 from bertvision.train.bank import HeadBank, at_fractions, bank_path
 from bertvision.train.finetune import Checkpoint
 from bertvision.train.study import Study
@@ -75,6 +78,7 @@ def test_no_tuning_at_all(tmp_path):
     assert loaded.fingerprint == load(recipe)[0].fingerprint
 
 
+@pytest.mark.device
 def test_the_same_seed_gives_the_same_bits_and_another_does_not(tmp_path):
     first, again, other = (
         tensors(tuned(brief(), tmp_path / str(n), seed=seed)[0.333333].directory) for n, seed in enumerate((1, 1, 2))
@@ -100,7 +104,9 @@ def test_rates_of_head_adapters_and_the_rest(tmp_path):
 @pytest.mark.parametrize("plan", [{"train_layers": 0}, {"train_layers": 1}, {}, {"train_layers": 0, "adapters": 4}])
 @pytest.mark.parametrize("kind", sorted(HEADS))
 def test_every_head_can_be_tuned_jointly_under_every_plan(kind, plan, tmp_path):
-    found = moved(tmp_path, brief(head={"kind": kind}, checkpoints=[0], **plan))
+    found = moved(
+        tmp_path, brief(head={"kind": kind} | ({"layer": 3} if kind == "probe" else {}), checkpoints=[0], **plan)
+    )
     blocks = {key.split(".")[2] for key in found if key.startswith("encoder.layer.") and "dense.weight" in key}
     assert blocks == {0: set(), 1: {"2"}, "all": {"0", "1", "2"}}[plan.get("train_layers", "all")]
     assert any(".adapter." in key for key in found) is bool(plan.get("adapters"))
@@ -115,17 +121,59 @@ def test_every_family_can_be_tuned(family, tmp_path):
     assert found["head"] > 0 and sum(value > 0 for value in found.values()) > 10
 
 
+POOLED = {
+    "task": "labels",
+    "finetune": {"train_layers": 0, "head": {"kind": "last", "pooled": True}, "checkpoints": [0]},
+    "bank": {"epochs": 2, "states": "stored", "patience": 1},
+    "heads": [
+        {"kind": "conv", "form": "xception", "pooled": True},
+        {"kind": "compress", "size": 4, "tokens": "all", "places": 64},
+        {"kind": "pool"},
+        {"kind": "last", "pooled": True},
+    ],
+}
+
+
+@pytest.mark.parametrize("family", ["bert", "albert"])
+def test_the_pooler_trains_with_the_head_that_reads_it(family, tmp_path):
+    Study(recipe_of(**POOLED, backbone={"name": encoder(family)}), tmp_path, quiet=True).run()
+    before, after = (load_file(tmp_path / f"seed-1/checkpoint-{e}/backbone.safetensors") for e in (0, 1))
+    pooler = [key for key in before if "pooler" in key]
+    assert len(pooler) == 2 and all(not torch.equal(before[key], after[key]) for key in pooler)
+    assert all("norm" in key.lower() for key in before.keys() - pooler)  # and nothing else of the encoder
+    build_reader(tmp_path, tmp_path / "reader", Wanted(members=["conv form=xception pooled"]))
+    assert Reader.from_pretrained(tmp_path / "reader").classify(["the king"])[0]["label"] in ANSWERABILITY
+
+
+def test_heads_with_running_means_killed_end_the_same(tmp_path):
+    recipe = recipe_of(**POOLED, snapshot_seconds=0)
+    Study(recipe, tmp_path / "whole", quiet=True).run()
+    with killed_at(3):
+        Study(recipe, tmp_path / "killed", quiet=True).run()
+    Study(recipe, tmp_path / "killed", quiet=True).run()
+    assert_same(*(tensors(tmp_path / part) for part in ("killed", "whole")))
+
+
+def test_an_encoder_without_a_pooler_is_refused_before_tuning(tmp_path):
+    for name, tables in {"bank": {"heads": POOLED["heads"][:1]}, "joint": {"finetune": POOLED["finetune"]}}.items():
+        recipe = recipe_of(task="labels", backbone={"name": encoder("distilbert")}, **tables)
+        with pytest.raises(UserError, match=r"^(heads|finetune\.head): pooled: .* has no trained pooler; leave it out"):
+            Study(recipe, tmp_path / name, quiet=True).run()
+    assert not list(tmp_path.glob("*/seed-*/checkpoint*"))
+
+
+@pytest.mark.device
 def test_lora_beside_the_rest(tmp_path):
     found = moved(tmp_path, brief(checkpoints=[0], train_layers=0, lora=2, warmup=0.0))
     assert max(value for key, value in found.items() if ".lora_" in key) > 0
 
 
 def test_bf16(tmp_path, monkeypatch):
-    if cpu_kernels.has_bf16():
+    if devices.has_bf16():
         exact, found = (moved(tmp_path / name, brief(checkpoints=[0], precision=name)) for name in ("fp32", "bf16"))
         assert exact.keys() == found.keys() and exact != found
         assert found["head"] == pytest.approx(exact["head"], rel=0.2)
-    monkeypatch.setattr(cpu_kernels, "has_bf16", lambda: False)
+    monkeypatch.setattr(devices, "has_bf16", lambda device: False)
     with pytest.raises(UserError, match=r"finetune\.precision: this processor has no instructions for bf16"):
         tuned(brief(precision="bf16"), tmp_path)
 
@@ -208,6 +256,7 @@ def test_a_head_along_does_not_depend_on_the_others_and_is_dropped_where_it_brea
         assert list(HeadBank.load(bank_path(tmp_path / "all", epoch))[1]["stopped"]) == ["too fast"]
 
 
+@pytest.mark.device
 @pytest.mark.parametrize("step", [2, 4])
 def test_heads_along_killed_end_the_same(step, tmp_path):
     along(tmp_path / "whole", fractions=(1.0, 0.4))
@@ -259,6 +308,7 @@ def test_the_frozen_part_stored_for_heads_of_one_layer_and_of_all(head, train_la
     assert_close(tmp_path / "live", tmp_path / "stored", 1e-4)
 
 
+@pytest.mark.device
 @pytest.mark.parametrize("moment", ["storing", 7])
 def test_the_frozen_part_stored_and_killed_ends_the_same(moment, tmp_path):
     whole = lower(tmp_path / "whole", "stored")

@@ -16,7 +16,8 @@ from bertvision.errors import UserError
 from bertvision.heads import build_head
 from bertvision.recipe import FinetuneRecipe, Training
 from bertvision.runtime import fold
-from bertvision.train.learner import SHAPES, Learner, Share, make_optimizer, make_schedule
+from bertvision.train.learner import SHAPES, Learner, Share, fetch_losses, make_optimizer, make_schedule
+from devices import RUNTIME
 from encoders import tiny_encoder
 from runs import load, recipe_of
 
@@ -27,19 +28,25 @@ WINDOWS = DATA["train"].windows  # several per question
 
 @pytest.fixture(scope="module")
 def batch() -> Batch:
-    return collate(WINDOWS, np.arange(6), BACKBONE.pad)
+    return RUNTIME.to(collate(WINDOWS, np.arange(6), BACKBONE.pad))
 
 
 @pytest.fixture
 def states(batch) -> States:
     torch.manual_seed(0)
-    return States(torch.randn(*batch.mask.shape, 4, 32).movedim(2, 1).contiguous(), batch.mask)
+    return States(RUNTIME.to(torch.randn(*batch.mask.shape, 4, 32).movedim(2, 1).contiguous()), batch.mask)
 
 
 def learner(spec=None, seed: int = 1, rate: float = 0.01, **options: object) -> Learner:
     torch.manual_seed(7)
-    head = build_head(spec or {"kind": "compress", "size": 4}, **SHAPE).train()
+    head = RUNTIME.to(build_head(spec or {"kind": "compress", "size": 4}, **SHAPE).train())
     return Learner("one", head, Training(learning_rate=rate, **options), steps=10, seed=seed)
+
+
+def learn(one: Learner, states: States, batch: Batch, step: int) -> None:
+    """A step, and a look at what it did."""
+    one.learn(states, batch, TASK, step, RUNTIME)
+    fetch_losses([one])
 
 
 def weights(one: Learner) -> dict[str, torch.Tensor]:
@@ -56,10 +63,11 @@ def test_seeds_are_spread_and_stable():
     assert all(0 <= fold(seed) < 2**63 for seed in range(50))
 
 
+@pytest.mark.device
 def test_learning_lowers_the_loss_and_leaves_the_backbone_alone(states, batch):
     one, losses, source = learner(), [], states.layers.requires_grad_()
     for step in range(10):
-        one.learn(States(source, states.mask), batch, TASK, step)
+        learn(one, States(source, states.mask), batch, step)
         losses.append(one.loss)
     assert losses[-1] < losses[0] - 0.1
     assert one.seconds > 0 and not one.stopped and source.grad is None
@@ -70,7 +78,7 @@ def test_clipping_bounds_the_gradient(states, batch):
 
     def norm(clip: float) -> float:
         one = learner(clip=clip)
-        one.learn(states, batch, TASK, 0)
+        learn(one, states, batch, 0)
         moments = [value for key, value in one.state().items() if key.startswith("exp_avg.")]
         return 10 * torch.cat([moment.flatten() for moment in moments]).norm().item()
 
@@ -80,59 +88,67 @@ def test_clipping_bounds_the_gradient(states, batch):
     assert norm(0.01) == pytest.approx(0.01, rel=1e-3)
 
 
+@pytest.mark.device
 def test_the_state_goes_into_tensors_and_back(states, batch):
     one, other = (learner({"kind": "conv", "form": "xception", "dropout": 0.1}) for _ in range(2))
     for each in (one, other):  # no head of ours keeps statistics, but one may
-        each.head.register_buffer("seen", torch.zeros(()))
+        each.head.register_buffer("seen", RUNTIME.to(torch.zeros(())))
         each.head.register_forward_pre_hook(lambda head, inputs: head.seen.add_(1) and None)
     for step in range(3):
-        one.learn(states, batch, TASK, step)
+        learn(one, states, batch, step)
     kept, notes = {key: value.clone() for key, value in one.state().items()}, one.notes()
-    one.learn(states, batch, TASK, 3)
+    learn(one, states, batch, 3)
     other.restore(kept, notes)
     assert same(other.state(), kept) and kept["now.head.seen"] == 3
-    other.learn(states, batch, TASK, 3)
+    learn(other, states, batch, 3)
     assert same(one.state(), other.state()) and one.loss == other.loss
 
 
+@pytest.mark.device
 def test_dropout_depends_on_seed_name_and_step_alone(states, batch):
     def loss(seed: int, step: int) -> float:
         one = learner({"kind": "conv", "dropout": 0.5}, seed)
         torch.rand(step + 3)  # draws of others
-        one.learn(states, batch, TASK, step)
+        learn(one, states, batch, step)
         return one.loss
 
     assert loss(1, 0) == loss(1, 0)
     assert len({loss(1, 0), loss(1, 1), loss(2, 0)}) == 3
 
 
+@pytest.mark.device
 def test_a_loss_that_is_not_finite_stops_it_for_good(states, batch):
     one = learner()
     before = weights(one)
-    one.learn(States(states.layers * math.inf, states.mask), batch, TASK, 4)
+    learn(one, States(states.layers * math.inf, states.mask), batch, 4)
     assert "loss became nan at step 4; a lower learning rate" in one.stopped
-    one.learn(states, batch, TASK, 5)
+    learn(one, states, batch, 5)
     assert same(weights(one), before)
-    joint = Learner("backbone", build_head({"kind": "last"}, **SHAPE), Training(), steps=1, seed=0, backbone={})
+    joint = Learner(
+        "backbone", RUNTIME.to(build_head({"kind": "last"}, **SHAPE)), Training(), steps=1, seed=0, backbone={}
+    )
     with pytest.raises(UserError, match="finetune: its loss became nan at step 0; a lower learning rate"):
-        joint.learn(States(states.layers * math.nan, states.mask), batch, TASK, 0)
+        learn(joint, States(states.layers * math.nan, states.mask), batch, 0)
 
 
+@pytest.mark.device
 def test_a_gradient_that_is_not_finite_stops_it_before_the_update(states, batch):
     one = learner({"kind": "last"})
     one.head.readout.weight.register_hook(lambda gradient: gradient * math.nan)
     before = weights(one)
-    one.learn(states, batch, TASK, 2)
+    learn(one, states, batch, 2)
     assert math.isfinite(one.loss) and one.stopped.startswith("its gradient became nan at step 2")
     assert same(weights(one), before)
 
 
+@pytest.mark.device
 def test_judging_sees_what_the_last_update_did(states, batch):
     one = learner(rate=1e30)
-    one.learn(states, batch, TASK, 0)
+    learn(one, states, batch, 0)
     assert not one.stopped
     before = weights(one)
-    one.judge(states, batch, TASK, 1)
+    one.judge(states, batch, TASK, 1, RUNTIME)
+    fetch_losses([one])
     assert "at step 1" in one.stopped and same(weights(one), before)
 
 

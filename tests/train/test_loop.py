@@ -16,6 +16,7 @@ from bertvision.states.store import live
 from bertvision.train.bank import HeadBank
 from bertvision.train.learner import Learner
 from bertvision.train.loop import Feed, Plan, check_steps, fit
+from devices import RUNTIME
 from tunings import Killed, bank_trained, job_of, killed_at, loaded, notes
 
 BACKBONE, TASK, DATA = loaded()
@@ -30,7 +31,8 @@ class Training6:
     """Two heads, six steps; what `fit` is given."""
 
     def __init__(self, directory: Path, *, kill_at: int = 0, entries=ENTRIES, identity: str = "this") -> None:
-        self.bank = HeadBank(entries, layers=BACKBONE.layers, width=BACKBONE.width, task="spans", seed=1)
+        bank = HeadBank(entries, layers=BACKBONE.layers, width=BACKBONE.width, task="spans", seed=1)
+        self.bank = RUNTIME.to(bank)
         self.learners = [
             Learner(name, head.train(), Training(learning_rate=entry.get("learning_rate", 1e-3)), steps=6, seed=1)
             for (name, head), entry in zip(self.bank.items(), entries)
@@ -45,7 +47,7 @@ class Training6:
             raise Killed
 
     def run(self, **changes: object) -> HeadBank:
-        fit(self.learners, self.feed, replace(self.plan, **changes))
+        fit(self.learners, self.feed, replace(self.plan, **changes), RUNTIME)
         return self.bank
 
 
@@ -58,7 +60,7 @@ def killed(directory: Path, step: int, **options: object) -> Training6:
 
 def same(one: HeadBank, other: HeadBank) -> bool:
     a, b = one.state_dict(), other.state_dict()
-    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+    return a.keys() == b.keys() and all(torch.equal(a[key].cpu(), b[key].cpu()) for key in a)
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +68,7 @@ def whole(tmp_path_factory) -> HeadBank:
     return Training6(tmp_path_factory.mktemp("whole")).run()
 
 
+@pytest.mark.device
 @pytest.mark.parametrize("step", range(1, 7))
 def test_it_resumes_after_any_step(step, whole, tmp_path):
     assert killed(tmp_path, step).snapshot.exists() is (step > 1)
@@ -115,6 +118,7 @@ def test_times_are_counted_over_the_kill(tmp_path):
     assert all(one.seconds > before["seconds"] > 0 for one, before in zip(training.learners, about["learners"]))
 
 
+@pytest.mark.device
 def test_a_dropped_head_stays_dropped_after_a_kill(tmp_path):
     entries = [*ENTRIES, {"kind": "compress", "size": 4, "learning_rate": 1e30}]
     why = killed(tmp_path, 4, entries=entries).learners[2].stopped
@@ -193,6 +197,7 @@ def test_when_all_have_stopped_training_ends(tmp_path):
     assert '"step": 120' not in (tmp_path / "log.jsonl").read_text()
 
 
+@pytest.mark.device
 def test_a_head_that_breaks_is_dropped_not_stopped(tmp_path):
     assert list(early(tmp_path, [STEADY, {**WILD, "learning_rate": 1e30}])["stopped"]) == ["wild"]
     assert any(text.startswith("wild is dropped: its") for text in notes(tmp_path))
@@ -205,6 +210,7 @@ def test_without_updates_a_check_does_not_count(tmp_path):
     assert not any("stops early" in text for text in notes(tmp_path))
 
 
+@pytest.mark.device
 @pytest.mark.parametrize("step", [5, 6, 14])
 def test_early_stopping_killed_at_any_step_ends_the_same(step, tmp_path):
     entries = [STEADY, WILD, {**STEADY, "name": "part", "fraction": 0.3}]

@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import subprocess
 import sys
 
 import pytest
@@ -211,3 +213,23 @@ def test_without_tensorboard_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(UserError, match=r"bertvision\[tensorboard\]"):
         Scalars(tmp_path)
+
+
+def test_curves_in_trackio(tmp_path):
+    """In a process of its own: it reads where to write when it is imported."""
+    pytest.importorskip("trackio")
+    code = f"""if True:
+        from pathlib import Path
+        from bertvision.train.progress import Scalars
+        from bertvision.train.tracked import TrackioWriter
+        scalars = Scalars(Path({str(tmp_path)!r}) / "my-run" / "trackio", TrackioWriter)
+        for step in (1, 2):
+            scalars.learning("tuning, seed 1", {{**{STATUS!r}, "step": step}}, 100.0, last=True)
+        scalars.close()
+        import trackio
+        (run,) = trackio.Api().runs("my-run")
+        print(run.name, sorted({{p["step"] for p in trackio.SQLiteStorage.get_logs("my-run", run.name)}}))
+    """
+    kept = {**os.environ, "TRACKIO_DIR": str(tmp_path / "kept")}
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, env=kept)
+    assert done.stdout == "tuning-seed-1 [1, 2]\n", done.stderr

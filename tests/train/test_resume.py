@@ -11,7 +11,7 @@ from bertvision.files import SCRATCH
 from runs import Command, tiny_recipe
 from tunings import assert_same, tensors
 
-TIMES = {"train_seconds", "tuning_seconds", "head_seconds", "infer_seconds", "ms_per_question"}
+TIMES = {"train_seconds", "tuning_seconds", "feed_seconds", "head_seconds", "infer_seconds", "ms_per_question"}
 FILES = ["log.jsonl", "metrics.json", "recipe.toml", "report.html", "report.md", "study.json"]
 
 
@@ -57,6 +57,7 @@ def exists(run: Path, pattern: str) -> bool:
     return next(run.glob(pattern), None) is not None
 
 
+@pytest.mark.device
 @pytest.mark.parametrize(
     "moment",
     [
@@ -74,6 +75,7 @@ def test_a_kill_in_the_middle_of_a_stage(moment, whole, tmp_path):
         assert "going on at step" in (tmp_path / "run" / "log.jsonl").read_text()
 
 
+@pytest.mark.device
 def test_kills_while_states_are_stored_and_read(tmp_path):
     """The frozen part below and the bank's states both come from stores; one kill at each, and one in training."""
     stored = {

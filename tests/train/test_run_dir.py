@@ -83,10 +83,15 @@ def test_contents_of_a_whole_run(run):
         ("recipe.toml", "= 3", "recipe.toml is not TOML"),
         ("ensemble.json", '{"test": 3}', "ensemble.json is left out"),
         ("analysis.json", "nonsense", "analysis.json is left out"),
+        ("greedy.json", None, "greedy.json is left out: is a directory"),
     ],
 )
 def test_damage_costs_no_more_than_itself(run, file, text, problem):
-    (run.path / file).write_text(text)
+    if text is None:
+        (run.path / file).unlink(missing_ok=True)
+        (run.path / file).mkdir()
+    else:
+        (run.path / file).write_text(text)
     found = run.contents()
     assert any(one.startswith(problem) for one in found.problems), found.problems
     assert [one.cell for one in found.scores][:2] == [(1, 0.5)] * 2  # where need be from the seeds' own files

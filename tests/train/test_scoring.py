@@ -2,6 +2,7 @@
 
 import math
 import weakref
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -53,6 +54,17 @@ def assert_close(one: Pass, other: Pass) -> None:
         assert (kept == np.isfinite(expected.scores)).all()
         assert np.abs(found.scores[kept] - expected.scores[kept]).max() < 1e-4
         assert np.abs(found.no_answer - expected.no_answer).max() < 1e-4
+
+
+def test_the_loss_is_the_mean_over_windows():
+    found, windows = run(200), DATA["test"].windows
+    for member, logits in found.logits.items():
+        losses = []
+        for number, (first, last) in enumerate(pairwise(windows.starts)):
+            targets = torch.tensor(windows.targets[number])
+            log_shares = logits[first:last].double().log_softmax(dim=0)  # (S, 2)
+            losses.append(-float(log_shares[targets, torch.arange(2)].mean()))
+        assert found.losses[member] == pytest.approx(np.mean(losses), abs=1e-3), member
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 64, 200, 100_000])

@@ -1,6 +1,7 @@
 """Search: honest (tune alone decides), reproducible (a study of the best ends where its trial did), unkillable."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -49,6 +50,7 @@ def whole(tmp_path_factory) -> tuple[Search, list[dict]]:
     return done, done.run()
 
 
+@pytest.mark.device
 def test_every_trial_is_accounted_for(whole):
     done, rows = whole
     assert [row["trial"] for row in rows] == list(range(TRIALS))
@@ -63,7 +65,14 @@ def test_every_trial_is_accounted_for(whole):
     assert {row["head"]["kind"] for row in rows[2:]} == {"pool", "compress"}
     assert len({json.dumps({**row["head"], "name": ""}) for row in rows}) == TRIALS
     rounds = ["round-0.json", "round-1.json", "round-2.json"]
-    assert files(done.study.directory) == ["best.toml", "optuna.jsonl", *rounds, "search.json", "trials.json"]
+    assert files(done.study.directory) == [
+        "best.toml",
+        "journal.json",
+        "optuna.jsonl",
+        *rounds,
+        "search.json",
+        "trials.json",
+    ]
     assert json.loads((done.directory / "trials.json").read_text())[3]["tune_f1"] == rows[3]["tune_f1"]
 
 
@@ -124,6 +133,7 @@ def test_killed_anywhere_it_ends_the_same(kill, trial, step, whole, tmp_path, mo
     monkeypatch.undo()
     with (tmp_path / "run" / "search" / "optuna.jsonl").open("a") as file:
         file.write('{"op_code": 4, "torn')
+    (tmp_path / "run" / "search" / "optuna.jsonl.lock56b6.rename").write_text("")  # as Optuna leaves it
     assert plain(search(tmp_path, snapshot_seconds=0).run()) == plain(whole[1])
     assert files(tmp_path / "run") == files(whole[0].study.directory)
 
@@ -164,6 +174,20 @@ def test_it_ends_when_nothing_new_is_left(tmp_path):
     rows = search(tmp_path, trials=9, heads=[HEADS[1]], search=few).run()
     assert sorted(row["head"]["size"] for row in rows) == [4, 8, 16]
     assert "nothing new left" in (tmp_path / "run" / "log.jsonl").read_text()
+
+
+def test_a_damaged_search_is_refused(whole, tmp_path):
+    shutil.copytree(whole[0].study.directory, tmp_path / "run")
+    journal = tmp_path / "run" / "search" / "optuna.jsonl"
+    content = journal.read_text()
+    for changed in (content.replace('"complete"', '"pruned"', 1), content.replace("{", "[", 1), ""):
+        journal.write_text(changed)
+        with pytest.raises(UserError, match=r"optuna.jsonl: damaged .*delete .*search to search again"):
+            search(tmp_path).run()
+    journal.write_text(content)
+    (journal.parent / "round-1.json").unlink()
+    with pytest.raises(UserError, match=r"round-1.json: is gone; delete"):
+        search(tmp_path).run()
 
 
 def test_another_search_in_the_same_place_is_refused(tmp_path):

@@ -11,11 +11,14 @@ from typer.testing import CliRunner
 from bertvision.cli import app
 from bertvision.data.glue import GLUE
 from bertvision.errors import UserError
-from bertvision.files import load_tensors
+from bertvision.files import load_tensors, write_json
 from bertvision.recipe import Recipe, load_recipe
 from bertvision.report.page import write_report
+from bertvision.train.compare import join_comparisons
 from bertvision.train.evaluation import predict_run, score_run, submit_run
+from bertvision.train.run_dir import RunDir
 from bertvision.train.series import Series, make_run, variant_recipes
+from bertvision.train.stored import Stored
 from bertvision.train.study import Study
 from runs import questions, recipe_of, tiny_recipe
 from tables import labelled, scored, text_recipe
@@ -65,8 +68,29 @@ def test_one_table_joins_the_variants(finished):
     assert facts["variants"] == {"L0": "L0", "all of it": "all-of-it"} and facts["finished"]
     again = make_run(series(), finished, quiet=True)
     assert isinstance(again, Series) and again.finished and again.rows() == rows
-    compared = json.loads((finished / "comparisons.json").read_text())["comparisons"]
-    assert {entry["variant"] for entry in compared} == {"L0", "all of it"}
+    compared = json.loads((finished / "comparisons.json").read_text())
+    assert {entry["variant"] for entry in compared["comparisons"]} == {"L0", "all of it"}
+
+
+def test_variants_are_compared_with_the_first(finished):
+    rows = json.loads((finished / "metrics.json").read_text())
+    found = json.loads((finished / "comparisons.json").read_text())["variants"]
+    assert {(one["variant"], one["against"], tuple(one["seeds"])) for one in found} == {("all of it", "L0", (1,))}
+    last = [row for row in rows if row["member"] == "backbone" and row["seed"] == 1]
+    scores = {(row["variant"], row["threshold_from"]): row for row in last}
+    for one in found:
+        key = one["threshold_from"]
+        gap = scores["all of it", key][one["metric"]] - scores["L0", key][one["metric"]]
+        assert one["difference"] == pytest.approx(gap) and one["low"] <= one["difference"] <= one["high"]
+    assert {one["metric"] for one in found} >= {"f1", "exact", "HasAns_spans_f1"}
+    assert "Δ to L0" not in write_report(finished).read_text()  # one of the two has more seeds: the means differ
+    second = [one | {"seeds": [1, 2]} for one in found]
+    write_json(finished / "comparisons.json", {"variants": second})
+    page = write_report(finished).read_text()
+    assert "Δ to L0" in page and "Backbones, against L0" in page and "Δ F1, spans alone" in page
+    join_comparisons(RunDir.open(finished), {name: Stored.open(finished / name) for name in ("L0", "all-of-it")})
+    again = json.loads((finished / "comparisons.json").read_text())["variants"]
+    assert [one | {"variant": "all of it"} for one in again] == found  # from the files, without the study
 
 
 def test_what_is_done_is_not_done_again(finished):
@@ -180,6 +204,7 @@ def test_evaluate_says_what_the_study_said(variant, texts):
     for row, expected in zip(found, study, strict=True):
         for key in ("infer_seconds", "ms_per_question"):
             row.pop(key), expected.pop(key)
+        expected.pop("loss", None)  # evaluate does not compute it
         assert row == {key: value for key, value in expected.items() if not key.startswith("tune_")}
 
 

@@ -53,6 +53,16 @@ def finished(tmp_path_factory) -> Path:
     return directory
 
 
+def test_banks_at_chosen_checkpoints_only(tmp_path):
+    rows = run(tmp_path / "run", finetune={"checkpoints": [0.25, 0.5]}, bank={"at": [0.5]})
+    found = {epoch: {row["role"] for row in rows if row["checkpoint"] == epoch} for epoch in (0.25, 0.5, 1)}
+    assert found == {0.25: {"backbone"}, 0.5: {"backbone", "head", "ensemble"}, 1: {"backbone"}}
+    assert [path.name for path in (tmp_path / "run" / "seed-1").glob("heads-*")] == ["heads-0.5.safetensors"]
+    assert "Not scored yet" not in write_report(tmp_path / "run").read_text(encoding="utf-8")
+    with pytest.raises(UserError, match=r"bank.at: 0.3 is no checkpoint; there are 0.5, 1"):
+        recipe_of(bank={"at": [0.3]})
+
+
 @pytest.fixture
 def copy(finished, tmp_path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "run"))
@@ -359,10 +369,10 @@ def test_a_dropped_head_is_named_and_the_study_goes_on(tmp_path, monkeypatch):
     recipe = recipe_of(heads=heads, finetune={"epochs": 0.2, "checkpoints": []})
     write = study_module.write_json
 
-    def killed(path, value):
+    def killed(path, value, **how):
         if path.name == "scores-0.2.json":
             raise KeyboardInterrupt
-        write(path, value)
+        write(path, value, **how)
 
     with pytest.raises(KeyboardInterrupt), monkeypatch.context() as patched:
         patched.setattr(study_module, "write_json", killed)
@@ -444,7 +454,7 @@ def test_a_directory_that_is_no_run(tmp_path):
 def test_the_encoder_is_loaded_once_per_tuning_and_predictions_are_not_parsed_again(tmp_path, monkeypatch):
     loads, parsed = [], []
     load, read = Backbone.load, Spans.read_predictions
-    monkeypatch.setattr(Backbone, "load", lambda name: (loads.append(name), load(name))[1])
+    monkeypatch.setattr(Backbone, "load", lambda *args: (loads.append(args), load(*args))[1])
     monkeypatch.setattr(Spans, "read_predictions", lambda *args: (parsed.append(args), read(*args))[1])
     study = Study(recipe_of(seeds=[1, 2]), tmp_path, quiet=True)
     rows = study.run()

@@ -80,6 +80,7 @@ def test_states_of_chosen_layers(tmp_path):
     assert json.loads(tap(tmp_path, "--json", "--layers", "1,3", "--forecast").out)["heads"] == 1  # `last` alone
 
 
+@pytest.mark.device
 def test_states_of_a_checkpoint(tuned, tmp_path):
     copy = Path(shutil.copytree(tuned, tmp_path / "copy"))
     last, first = json.loads(tap(copy, "--json").out), json.loads(tap(copy, "--json", "--checkpoint", "0.5").out)

@@ -6,9 +6,11 @@ number of layers.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from bertvision.errors import UserError
@@ -57,12 +59,23 @@ def named_blocks(model: PreTrainedModel) -> list[tuple[str, nn.Module]]:
 
 def shares_blocks(model: PreTrainedModel) -> bool:
     """True if one block's weights serve several layers, as in ALBERT."""
-    return len(blocks(model)) < depth(model)
+    return len(blocks(model)) < getattr(model, "cut_to", depth(model))
+
+
+def are_separable(model: PreTrainedModel) -> bool:
+    """True if some of the blocks can run without the others; ALBERT calls its one block, or its groups, by number."""
+    grouped = any(isinstance(part, nn.ModuleList) for block in blocks(model) for part in block.modules())
+    return not grouped and not shares_blocks(model)
 
 
 def pooler(model: PreTrainedModel) -> nn.Module | None:
-    """The dense layer on [CLS] that some encoders carry above their last block. No head reads it."""
+    """The dense layer on [CLS] that some encoders carry above their last block."""
     return getattr(model, "pooler", None)
+
+
+def has_trained_pooler(model: PreTrainedModel) -> bool:
+    """False where there is no pooler, or where its weights were drawn at random because the files had none."""
+    return pooler(model) is not None and not getattr(model, "drawn_pooler", False)
 
 
 def layer_norms(model: nn.Module) -> list[nn.Module]:
@@ -91,8 +104,8 @@ def _list_of_blocks(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.M
 
 def _is_block(part: nn.Module) -> bool:
     """True for a module with a norm and at least four linear maps: attention and feed-forward need no fewer."""
-    linears = [inner for inner in part.modules() if isinstance(inner, nn.Linear)]
-    return len(linears) >= 4 and any(_is_norm(inner) for inner in part.modules())
+    maps = [inner for inner in part.modules() if isinstance(inner, nn.Linear) or hasattr(inner, "packed")]
+    return len(maps) >= 4 and any(_is_norm(inner) for inner in part.modules())
 
 
 def _block_projections(model: PreTrainedModel, name: str, block: nn.Module) -> Projections:
@@ -114,3 +127,46 @@ def _is_norm(part: nn.Module) -> bool:
         return True
     vectors_only = all(parameter.dim() == 1 for parameter in part.parameters(recurse=False))
     return type(part).__name__.endswith("Norm") and vectors_only and not list(part.children())
+
+
+def keep_blocks(model: PreTrainedModel, part: slice) -> nn.Module:
+    """Leaves only some of the blocks in the model; embeddings, masks and positions stay. The list of them all."""
+    named = named_blocks(model)
+    name = named[0][0].rpartition(".")[0]
+    whole = model.get_submodule(name)
+    model.set_submodule(name, nn.ModuleList(block for _, block in named[part]))
+    return whole
+
+
+@contextmanager
+def only_blocks(model: PreTrainedModel, part: slice) -> Iterator[list[nn.Module]]:
+    """Inside, the model has only some of its blocks, which are yielded."""
+    own, name = blocks(model), named_blocks(model)[0][0].rpartition(".")[0]
+    whole = keep_blocks(model, part)
+    try:
+        yield own[part]
+    finally:
+        model.set_submodule(name, whole)
+
+
+@contextmanager
+def watched(own: list[nn.Module], enters: Tensor | None = None) -> Iterator[list[Tensor]]:
+    """Yields a list that receives the input of the first of these blocks and the output of each: (B, S, H) tensors.
+
+    enters: replaces the input of the first block.
+    """
+    seen: list[Tensor] = []
+
+    def before(block: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        seen.append(args[0] if enters is None else enters)
+        return (seen[0], *args[1:])
+
+    def after(block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        seen.append(output[0] if isinstance(output, tuple) else output)
+
+    hooks = [own[0].register_forward_pre_hook(before), *(block.register_forward_hook(after) for block in own)]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,27 +1,28 @@
 """Trained tensors of an encoder: saved as one small file, loaded over the untouched encoder.
 
-A safetensors file of exactly the tensors that trained. Its header holds the tuning plan, the shape of the encoder and
-a fingerprint of the frozen weights, so that it is never loaded into another encoder.
+A safetensors file of exactly the tensors that trained, or of their compressed difference to the plain encoder (see
+low_rank.py). Its header holds the tuning plan, the shape of the encoder and a fingerprint of the frozen weights, or of
+all plain ones, so that it is never loaded into another encoder.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from bertvision.backbone.anatomy import depth, pooler, width
+from bertvision.backbone.low_rank import Compression, Difference, expand
 from bertvision.backbone.plan import Plan, Tuning
-from bertvision.backbone.tuning import apply, is_added, plan_of
+from bertvision.backbone.tuning import apply, is_added, plan_of, unused
 from bertvision.errors import UserError
-from bertvision.files import write_tensors
+from bertvision.files import fitting, load_whole, write_tensors
 
-FORMAT = "bertvision tuning 1"
+FORMAT, COMPRESSED = "bertvision tuning 1", "bertvision tuning 2"
 FILES = ("backbone.safetensors", "encoder.safetensors")  # names in a checkpoint and in a reader
 PROBE = 64  # leading numbers of each frozen tensor that enter its fingerprint
 
@@ -39,13 +40,34 @@ def save_tuned(model: PreTrainedModel, tuning: Tuning, file: Path | str) -> None
 def tuned_tensors(model: PreTrainedModel, tuning: Tuning) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the header of the file that `save_tuned` writes."""
     state = trained_state(model)
-    header = {
-        "format": FORMAT,
-        "encoder": json.dumps(_shape(model)),
-        "tuning": json.dumps(asdict(tuning)),
-        "frozen": json.dumps(_fingerprints(model, state)),
-    }
+    header = _header(model, tuning, FORMAT, _fingerprints(model, state, tuning))
     return {name: tensor.contiguous().cpu() for name, tensor in state.items()}, header
+
+
+class Plain:
+    """The weights of an encoder before it is tuned: what tuning changes can be compressed against them."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._tensors = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+        self._fingerprints = _fingerprints(model, {})
+
+    def difference(self, model: PreTrainedModel) -> Difference:
+        """What tuning has changed in `model`, to be compressed at one rank or several."""
+        trained = trained_state(model)
+        own = {name: self._tensors[_plain(name)] for name in trained if not is_added(name)}
+        return Difference(own, trained)
+
+    def compressed(
+        self, model: PreTrainedModel, tuning: Tuning, difference: Difference, how: Compression
+    ) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """Tensors and header of a file with the compressed difference; `model` gets the weights that it stands for."""
+        tensors = difference.compress(how)
+        target = trained_state(model)
+        for name, tensor in target.items():
+            if not is_added(name):
+                tensor.copy_(self._tensors[_plain(name)])
+        _add(target, expand(tensors))
+        return tensors, _header(model, tuning, COMPRESSED, self._fingerprints)
 
 
 def load_tuned(model: PreTrainedModel, file: Path | str) -> Plan:
@@ -55,7 +77,9 @@ def load_tuned(model: PreTrainedModel, file: Path | str) -> Plan:
     training), whose trained tensors are replaced. A damaged file, or one of another encoder, changes nothing.
     """
     header, state = _read(Path(file))
-    tuning = _check(model, header, state, str(file))
+    if header["format"] == COMPRESSED:
+        return _load_compressed(model, header, state, Path(file))
+    tuning = _check(model, header, str(file), state)
     wanted = {name: tensor.shape for name, tensor in state.items()}
     if _trained_shapes(model) != wanted:
         if any(is_added(name) for name, _ in model.named_parameters()):
@@ -69,6 +93,27 @@ def load_tuned(model: PreTrainedModel, file: Path | str) -> Plan:
     return plan_of(model, tuning)
 
 
+def _load_compressed(model: PreTrainedModel, header: dict[str, str], state: dict[str, Tensor], file: Path) -> Plan:
+    tuning = _check(model, header, str(file))
+    with fitting(file, "compressed tuning"):
+        changes = expand(state)
+    apply(model, tuning, seed=None)
+    target = trained_state(model)
+    if any(name not in target or target[name].shape != change.shape for name, change in changes.items()):
+        raise UserError(f"{file}: its tensors do not fit its own header; copy or build it again")
+    _add(target, changes)
+    return replace(plan_of(model, tuning), compressed=(state, header))
+
+
+def _add(target: Mapping[str, Tensor], changes: Mapping[str, Tensor]) -> None:
+    """Adds differences to the plain weights in `target`; what the plain encoder does not have is the difference."""
+    for name, tensor in target.items():
+        if is_added(name):
+            tensor.copy_(changes[name]) if name in changes else tensor.zero_()
+        elif name in changes:
+            tensor.add_(changes[name])
+
+
 def find_tuned(directory: Path | str) -> Path:
     """The file of trained tensors in a checkpoint of a run or in a reader."""
     for name in FILES:
@@ -80,7 +125,9 @@ def find_tuned(directory: Path | str) -> Path:
 def start_from(model: PreTrainedModel, file: Path, tuning: Tuning) -> None:
     """`apply(model, tuning)`, but starting from the tensors of an earlier training with the same plan."""
     earlier = load_tuned(model, file).tuning
-    if earlier != tuning:
+    if earlier != tuning and replace(earlier, depth=tuning.depth) == tuning and not (tuning.adapters or tuning.lora):
+        apply(model, tuning)  # only less of the encoder is used
+    elif earlier != tuning:
         theirs, ours = (
             ", ".join(f"{key} = {value}" for key, value in asdict(one).items()) for one in (earlier, tuning)
         )
@@ -94,19 +141,16 @@ def _trained_shapes(model: PreTrainedModel) -> dict[str, torch.Size]:
 def _read(file: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     if not file.is_file():
         raise UserError(f"{file}: no such file; give one that training has saved")
-    try:
-        with safe_open(file, framework="pt") as opened:
-            header = opened.metadata() or {}
-            state = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a mapping
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{file}: not a whole safetensors file ({error}); copy or train it again") from None
-    if header.get("format") != FORMAT:
+    state, header = load_whole(file, "tuned encoder", "copy or train it again", finite=True)
+    if header.get("format") not in (FORMAT, COMPRESSED):
         raise UserError(f"{file}: not a tuning of an encoder saved by bertvision; give one that training has saved")
     return header, state
 
 
-def _check(model: PreTrainedModel, header: Mapping[str, str], state: Mapping[str, Tensor], where: str) -> Tuning:
-    """The tuning plan in the header; UserError if the file does not belong to `model`."""
+def _check(
+    model: PreTrainedModel, header: Mapping[str, str], where: str, state: Mapping[str, Tensor] | None = None
+) -> Tuning:
+    """The tuning plan in the header; UserError if the file does not belong to `model`. state: not if compressed."""
     try:
         encoder, frozen = dict(json.loads(header["encoder"])), dict(json.loads(header["frozen"]))
         tuning = Tuning(**json.loads(header["tuning"]))
@@ -117,11 +161,20 @@ def _check(model: PreTrainedModel, header: Mapping[str, str], state: Mapping[str
             raise UserError(
                 f"{where}: trained on an encoder with {key} {encoder.get(key)}, this one has {here}; load that encoder"
             )
-    own = _fingerprints(model, state)
+    own = _fingerprints(model, {}) if state is None else _fingerprints(model, state, tuning)
     # an encoder loaded in another precision has other bytes: only the same precision can be compared
     if frozen.get("dtype") == own["dtype"] and frozen.get("sha256") != own["sha256"]:
         raise UserError(f"{where}: trained on other weights than this encoder's; load the encoder it was trained on")
     return tuning
+
+
+def _header(model: PreTrainedModel, tuning: Tuning, form: str, fingerprints: dict[str, str]) -> dict[str, str]:
+    return {
+        "format": form,
+        "encoder": json.dumps(_shape(model)),
+        "tuning": json.dumps(asdict(tuning)),
+        "frozen": json.dumps(fingerprints),
+    }
 
 
 def _shape(model: PreTrainedModel) -> dict[str, int | str]:
@@ -129,11 +182,17 @@ def _shape(model: PreTrainedModel) -> dict[str, int | str]:
     return {"type": kind, "width": width(model), "layers": depth(model), "vocabulary": model.config.vocab_size}
 
 
-def _fingerprints(model: PreTrainedModel, trained: Mapping[str, Tensor]) -> dict[str, str]:
-    """Precision of the weights outside `trained`, and a digest of the beginning of each, which is quick to compute."""
+def _fingerprints(
+    model: PreTrainedModel, trained: Mapping[str, Tensor], tuning: Tuning | None = None
+) -> dict[str, str]:
+    """Precision of the weights outside `trained`, and a digest of the beginning of each, which is quick to compute.
+
+    tuning: parts above its depth do not count: a reader may be without them.
+    """
     moved = {_plain(name) for name in trained}
-    # No head reads the pooler; where a checkpoint lacks one, transformers draws its weights at random.
-    unread = {id(parameter) for parameter in (pooler(model) or nn.Identity()).parameters()}
+    # Where a checkpoint lacks a pooler, transformers draws its weights at random, and no head reads it.
+    parts = [pooler(model) or nn.Identity(), *(unused(model, tuning) if tuning else ())]
+    unread = {id(parameter) for part in parts for parameter in part.parameters()}
     digest = hashlib.sha256()
     for name, parameter in sorted((_plain(name), parameter) for name, parameter in model.named_parameters()):
         if name not in moved and id(parameter) not in unread:

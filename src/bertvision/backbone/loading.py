@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from tokenizers import Tokenizer
-from transformers import AutoModel, AutoTokenizer, PreTrainedModel
+from transformers import AutoModel, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from bertvision.backbone import packages
 from bertvision.backbone.shapes import configuration
-from bertvision.errors import UserError
+from bertvision.errors import UserError, no_panic
 
 WANTED = ["config.json", "*.safetensors", "*.safetensors.index.json", "*token*", "*vocab*", "merges.txt", "*.model"]
 
@@ -71,18 +71,35 @@ def load_model(directory: Path, name: str) -> PreTrainedModel:
         raise UserError(f"{name}: a {config.model_type!r} model is not an encoder this program can tap; choose another")
     if wrong := sorted(str(key[0]) for key in report["mismatched_keys"]):
         raise UserError(f"{name}: its weight {wrong[0]} has not the shape that config.json says; fetch both again")
-    # No head reads the pooler; anything else that is missing would be random numbers.
+    # A pooler that is missing is never read (`has_trained_pooler`); anything else would be random numbers.
+    model.drawn_pooler = any("pooler" in key for key in report["missing_keys"])
     if lacking := sorted(key for key in report["missing_keys"] if "pooler" not in key):
         raise UserError(
             f"{name}: {len(lacking)} weights that config.json asks for are missing, first {lacking[0]}; fetch it again"
         )
+    if broken := [key for key, tensor in model.state_dict().items() if not tensor.isfinite().all()]:
+        raise UserError(f"{name}: its weight {broken[0]} holds numbers that are not finite; fetch it again")
+    _check_numbers(config, name)
     return model
+
+
+def _check_numbers(config: PreTrainedConfig, name: str) -> None:
+    """UserError if an entry that this program reads is no number, or the id of padding no token."""
+    for key in ("pad_token_id", "max_position_embeddings", "type_vocab_size"):
+        value = getattr(config, key, None)
+        if value is not None and type(value) is not int:
+            raise UserError(f"{name}: {key} in its config.json must be a whole number, not {value!r}; fetch it again")
+    pad = getattr(config, "pad_token_id", None) or 0
+    if not 0 <= pad < config.vocab_size:
+        raise UserError(f"{name}: pad_token_id in its config.json is {pad}, which is no token; fetch it again")
 
 
 def load_tokenizer(directory: Path, name: str, vocabulary: int) -> Tokenizer:
     """The fast tokenizer of an encoder that knows `vocabulary` tokens; it neither pads nor truncates."""
-    with _for_user(name):
+    with no_panic(f"{name}: its tokenizer"), _for_user(name):
         loaded = AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
+        if getattr(loaded, "is_fast", False):
+            loaded.backend_tokenizer.encode("a", "b")  # some damaged files load, and fail when they are used
     if not getattr(loaded, "is_fast", False):
         raise UserError(f"{name}: has no fast tokenizer (tokenizer.json), which character offsets need")
     tokenizer = loaded.backend_tokenizer

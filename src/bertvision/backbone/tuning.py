@@ -1,13 +1,23 @@
 """Tuning plans: which tensors of an encoder train, and the Houlsby adapters or LoRA maps inserted for it."""
 
 import math
-from typing import Literal
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from bertvision.backbone.anatomy import Projections, blocks, depth, layer_norms, projections, shares_blocks
+from bertvision.backbone.anatomy import (
+    Projections,
+    are_separable,
+    blocks,
+    depth,
+    layer_norms,
+    pooler,
+    projections,
+    shares_blocks,
+)
 from bertvision.backbone.plan import Plan, Tuning, check_depth
 from bertvision.errors import UserError
 
@@ -27,8 +37,8 @@ def apply(model: PreTrainedModel, tuning: Tuning, seed: int | None = 0) -> Plan:
 
     seed: of the initial values of adapters and LoRA. None: adapters stay uninitialised, to be loaded from a file.
     """
-    _check_layers(model, tuning.train_layers)
-    found = projections(model) if tuning.adapters or tuning.lora else []
+    _check_layers(model, tuning)
+    found = projections(model)[: tuning.depth or None] if tuning.adapters or tuning.lora else []
     if tuning.adapters:
         _insert_adapters(model, found, tuning.adapters, seed)
     if tuning.lora:
@@ -38,22 +48,33 @@ def apply(model: PreTrainedModel, tuning: Tuning, seed: int | None = 0) -> Plan:
     else:
         model.requires_grad_(False)
         norms = layer_norms(model) if tuning.norms == "all" else []
-        for part in [*blocks(model)[first_trained(model, tuning) :], *norms]:
+        readout = pooler(model) if tuning.pooler else None
+        for part in [*blocks(model)[first_trained(model, tuning) :], *norms, *([readout] if readout else [])]:
             part.requires_grad_(True)
+        above = {id(parameter) for parameter in (pooler(model) or nn.Identity()).parameters()}
         for name, parameter in model.named_parameters():
-            if is_added(name):
+            is_bias = tuning.biases and name.rpartition(".")[2] == "bias" and id(parameter) not in above
+            if is_added(name) or is_bias:
                 parameter.requires_grad_(True)
+    for part in unused(model, tuning):
+        part.requires_grad_(False)
     return plan_of(model, tuning)
+
+
+def unused(model: PreTrainedModel, tuning: Tuning) -> list[nn.Module]:
+    """The parts above the plan's depth, which run for nobody: blocks and pooler."""
+    last = pooler(model)
+    return [*blocks(model)[tuning.depth :], *([last] if last else [])] if tuning.depth else []
 
 
 def first_trained(model: PreTrainedModel, tuning: Tuning) -> int:
     """The number of the first block that trains; 0 if all do, the number of blocks if none does."""
-    return 0 if _trains_all(model, tuning) else len(blocks(model)) - int(tuning.train_layers)
+    return 0 if _trains_all(model, tuning) else (tuning.depth or len(blocks(model))) - int(tuning.train_layers)
 
 
 def is_split(model: PreTrainedModel, tuning: Tuning) -> bool:
-    """True if everything below the first trained block is frozen: no LayerNorm, adapter or LoRA trains there."""
-    plain = not tuning.adapters and not tuning.lora
+    """True if everything below the first trained block is frozen: no LayerNorm, bias, adapter or LoRA trains there."""
+    plain = not (tuning.adapters or tuning.lora or tuning.biases)
     return plain and tuning.norms == "trained" and not _trains_all(model, tuning)
 
 
@@ -74,6 +95,39 @@ def set_attention_dropout(model: PreTrainedModel, probability: float) -> None:
             # ALBERT keeps the dropout of its output here, too
             if isinstance(part, nn.Dropout) and not name.startswith("output"):
                 part.p = probability
+
+
+@contextmanager
+def leaner(
+    model: PreTrainedModel,
+    *,
+    checkpointing: bool,
+    compiled: bool,
+    kernels: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> Iterator[None]:
+    """Within, training keeps only the input of each block and computes the rest again, or runs compiled. kernels: the
+    context of what is computed again, for a backward pass leaves that of the forward pass."""
+    if checkpointing:
+        kind = model.device.type
+        keeps = kind == "cpu" or getattr(torch.get_device_module(kind), "_initialized", False)  # its random numbers
+        if not model.supports_gradient_checkpointing or not keeps:
+            what = f"{type(model).__name__} on {kind}"
+            raise UserError(f"runtime.gradient_checkpointing: {what} has none; give false, or raise runtime.accumulate")
+        model.config.use_cache = False  # of decoders; transformers would switch it off with a warning
+        model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": lambda: (nullcontext(), kernels())})
+    if compiled:
+        model.compile(dynamic=True)
+    try:
+        yield
+    except Exception as error:
+        if not compiled or not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
+            raise
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"runtime.compile: torch cannot compile this encoder here ({reason}); give false") from None
+    finally:
+        if checkpointing:
+            model.gradient_checkpointing_disable()
+        model._compiled_call_impl = None
 
 
 def is_added(name: str) -> bool:
@@ -158,11 +212,15 @@ def _insert_lora(model: PreTrainedModel, found: list[Projections], rank: int, se
 
 
 def _trains_all(model: PreTrainedModel, tuning: Tuning) -> bool:
-    return tuning.train_layers in ("all", depth(model))
+    return tuning.train_layers in ("all", tuning.depth or depth(model))
 
 
-def _check_layers(model: PreTrainedModel, train_layers: int | Literal["all"]) -> None:
-    layers = depth(model)
+def _check_layers(model: PreTrainedModel, tuning: Tuning) -> None:
+    layers, train_layers = depth(model), tuning.train_layers
+    if tuning.depth and (tuning.depth > layers or not are_separable(model)):
+        why = "has shared blocks, which cannot be left out" if tuning.depth <= layers else f"has {layers} blocks"
+        raise UserError(f"depth: {tuning.depth} is impossible: {type(model).__name__} {why}")
+    layers = tuning.depth or layers
     if train_layers in ("all", 0, layers):
         return
     if shares_blocks(model):

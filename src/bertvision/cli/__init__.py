@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,27 +10,32 @@ import typer
 from bertvision import __version__
 from bertvision.cli.datasets import data_app
 from bertvision.cli.facts import heads, params, recipe
+from bertvision.cli.fits import fit
 from bertvision.cli.options import help_without_verb, opt
-from bertvision.cli.readers import ask, export, reader, serve
-from bertvision.cli.runs import analyze, ensemble, evaluate, report
+from bertvision.cli.readers import ask, export, mcp, reader, serve
+from bertvision.cli.runs import analyze, depth, ensemble, evaluate, report
+from bertvision.cli.scale import cell, cells, forecast
 from bertvision.cli.studies import finetune, search, study, tap, train
 from bertvision.errors import UserError
 
 __all__ = ["app", "data_app", "main"]
 
 UsageError: Any = typer.BadParameter.__base__  # what a wrong option or argument raises; typer does not export it
+RANK = os.environ.get("RANK", "0")  # of this process among those of torchrun; the first alone prints
+LOST = ("gloo", "NCCL", "Connection")  # in what torch says when another process is gone
+NO_MEMORY = ("allocate memory", "out of memory")  # in what torch says of a CPU, and of other devices
 INTERRUPTED = 130  # what typer makes of Ctrl-C
 
 # In the order in which --help lists them.
 VERBS = (
-    *(study, finetune, train, search, tap),
-    *(evaluate, ensemble, analyze, report),
-    *(reader, ask, serve, export),
-    *(heads, params, recipe),
+    *(fit, study, finetune, train, search, tap, cell),
+    *(evaluate, ensemble, analyze, report, depth),
+    *(reader, ask, serve, mcp, export),
+    *(cells, forecast, heads, params, recipe),
 )
-RESUMED = {verb.__name__ for verb in VERBS[:5]}  # the same command continues where it stopped
+RESUMED = {verb.__name__ for verb in VERBS[:7]}  # the same command continues where it stopped
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(pretty_exceptions_enable=False)
 for verb in VERBS:
     app.command()(verb)
 app.add_typer(data_app, name="data")
@@ -46,7 +52,10 @@ def top(context: typer.Context, version: Annotated[bool, opt("Show the version."
 
 def main() -> None:
     """Runs the command line; an error the user can fix is one line on stderr and exit code 2."""
+    if RANK != "0":
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process
     try:
+        _refuse_bytes()
         code = app(standalone_mode=False)
         if sys.stdout is not None:  # closed by the parent process
             sys.stdout.flush()
@@ -61,12 +70,23 @@ def main() -> None:
         reason = error.strerror or str(error)
         code = _complain(f"{error.filename}: {reason}" if error.filename else reason)
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and "allocate memory" not in str(error):
+        if "WORLD_SIZE" in os.environ and any(words in str(error) for words in LOST):
+            sys.exit(_complain("another process of this job has ended; the same command continues from here"))
+        if not isinstance(error, MemoryError) and not any(words in str(error) for words in NO_MEMORY):
             raise
         code = _complain(f"out of memory; {_advice()}")
     if code == INTERRUPTED:
         print("stopped; the same command continues from here" if _verb() in RESUMED else "stopped", file=sys.stderr)
     sys.exit(code)
+
+
+def _refuse_bytes() -> None:
+    """UserError for an argument that is not text: it could neither be printed nor written to a file."""
+    for place, word in enumerate(sys.argv[1:], start=1):
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"argument {place} is not UTF-8; rename the file, or write it in UTF-8") from None
 
 
 def _verb() -> str:
@@ -76,11 +96,22 @@ def _verb() -> str:
 def _advice() -> str:
     """What to change where memory was not enough."""
     if _verb() in RESUMED:
-        return "lower batch_tokens in the recipe; the same command then continues from here"
+        return (
+            "the same command with --set runtime.gradient_checkpointing=true continues from here with less; or give "
+            "another --out and a lower batch_tokens or a higher runtime.accumulate"
+        )
     ways = {"ask": "give shorter texts, fewer at once, or a lower --top-k", "serve": "lower --batch-tokens"}
     return ways.get(_verb(), "close other programs, or use a machine with more memory")
 
 
 def _complain(text: str) -> int:
-    print(f"bertvision: {' '.join(text.split())}", file=sys.stderr)
+    who = "bertvision" if RANK == "0" else f"bertvision, process {RANK}"
+    if "WORLD_SIZE" not in os.environ or _tells_why():
+        print(f"{who}: {' '.join(text.split())}", file=sys.stderr)
     return 2
+
+
+def _tells_why() -> bool:
+    from bertvision.runtime import tells_why
+
+    return tells_why()

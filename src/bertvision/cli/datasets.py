@@ -53,7 +53,7 @@ def stats(
 
 @data_app.command()
 def fetch(
-    name: Annotated[str, arg("train-v2.0.json, dev-v2.0.json, dev-v1.1.json, or glue:CoLA and the like.")],
+    name: Annotated[str, arg("squad2-dev, train-v2.0.json, dev-v2.0.json, dev-v1.1.json, or glue:CoLA and the like.")],
     directory: Annotated[Path, opt("Where to put it.", "--out")] = Path("data"),
 ) -> None:
     """Download an official SQuAD file and verify its size and sha256; or the files of a GLUE task, and their rows."""
@@ -62,9 +62,12 @@ def fetch(
 
         print("\n".join(map(str, glue.fetch(name.removeprefix("glue:"), directory / "glue"))))
         return
-    from bertvision.data.download import fetch_official
+    from bertvision.data.download import fetch_dev_set, fetch_official
     from bertvision.report.terminal import download_bar
 
     with download_bar(name) as progress:
-        path = fetch_official(name, directory, progress=progress)
+        if name == "squad2-dev":
+            path = fetch_dev_set(directory, progress=progress)
+        else:
+            path = fetch_official(name, directory, progress=progress)
     print(path)

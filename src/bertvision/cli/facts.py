@@ -37,6 +37,7 @@ def params(
     train_layers: Annotated[str, opt("`all`, or the number of last blocks that train.")] = "all",
     adapters: Annotated[int, opt("Size of Houlsby adapters, 0 = none.")] = 0,
     lora: Annotated[int, opt("Rank of LoRA, 0 = none.")] = 0,
+    biases: Annotated[bool, opt("All biases train, too.", "--biases")] = False,
     head: Annotated[str, opt("A kind of head, or a JSON table of it.")] = "last",
     task: Task = "spans",
     outputs: Outputs = 2,
@@ -47,8 +48,8 @@ def params(
     from bertvision.backbone.plan import Tuning
     from bertvision.heads.catalog import parameter_table
 
-    blocks: Any = int(train_layers) if train_layers.isdecimal() else train_layers
-    plan = Tuning(blocks, adapters, lora)
+    blocks: Any = int(train_layers) if train_layers.isdecimal() and len(train_layers) < 10 else train_layers
+    plan = Tuning(blocks, adapters, lora, biases=biases)
     table = parameter_table(backbone, plan, _head(head), task=task, outputs=outputs)
     if as_json:
         print_json(table)
@@ -72,5 +73,7 @@ def _head(text: str) -> dict[str, Any]:
         return {"kind": text}
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(f'--head {text}: not JSON ({error}); for example \'{{"kind":"compress","size":64}}\'') from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f'--head {text[:100]}: not JSON ({error}); for example \'{{"kind":"compress","size":64}}\''
+        ) from None

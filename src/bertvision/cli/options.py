@@ -34,7 +34,15 @@ Checkpoint = Annotated[float | None, opt("Epoch of the checkpoint; the last if n
 Seed = Annotated[int | None, opt("Seed; the first if not given.")]
 Task = Annotated[str, opt("spans, labels, score or tokens.")]
 Outputs = Annotated[int, opt("Classes, for labels and tokens.")]
+Answerable = Annotated[
+    float | None, opt("Share of questions expected to have an answer; moves the no-answer threshold.")
+]
 AsJson = Annotated[bool, opt("Print results as JSON, and nothing else, on stdout.", "--json")]
+Device = Annotated[str, opt("cpu, cuda, cuda:1, mps or xpu; as the recipe says if not given.", "--device")]
+Threads = Annotated[int | None, opt("With --on: threads per cell; results depend on it.", min=1)]
+Address = Annotated[str, opt("With ray: the cluster to join; without it, one on this machine alone.")]
+CpusPerCell = Annotated[float, opt("With ray: CPUs that a cell reserves.", min=0)]
+GpusPerCell = Annotated[float, opt("With ray: GPUs that a cell reserves.", min=0)]
 Code = Annotated[
     list[str] | None,
     opt("Python file with heads or tasks of your own to import.", metavar="FILE", callback=_import_code),
@@ -45,6 +53,11 @@ def help_without_verb(context: typer.Context) -> None:
     """Prints the help where no verb is given."""
     if context.invoked_subcommand is None:
         print(context.get_help())
+
+
+EarlyExit = Annotated[
+    float | None, opt("Stop early where a lower read-out is sure, at this loss on tune; reader --exits.", min=0)
+]
 
 
 def print_json(value: Any) -> None:

@@ -6,13 +6,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertvision.cli.options import AsJson, Checkpoint, Code, RunPath, arg, opt, print_json
+from bertvision.cli.options import (
+    Answerable,
+    AsJson,
+    Checkpoint,
+    Code,
+    Device,
+    EarlyExit,
+    RunPath,
+    arg,
+    opt,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from bertvision.serve.reader import Reader
 
 DEFAULT_READER = "pocket"  # comes with the package
 EncoderPath = Annotated[str | None, opt("The reader's encoder, if it has moved.", "--backbone")]
+ReaderDevice = Annotated[str, opt("auto (a GPU, if there is one), cpu, cuda, cuda:1, mps or xpu.", "--device")]
+ReaderPrecision = Annotated[str, opt("fp32, bf16, or auto: the quicker one.", "--precision")]
 EngineName = Annotated[str, opt("torch, onnx, or auto: by the files of the reader.", "--engine")]
 
 
@@ -39,27 +52,37 @@ def ask(
     reader: Annotated[str, opt("A reader's directory (runs/NAME/reader) or hub name.")] = DEFAULT_READER,
     top_k: Annotated[int, opt("How many answers to show.", min=1)] = 1,
     threshold: Annotated[float | None, opt('"No answer" from this probability on.', min=0, max=1)] = None,
+    answerable: Answerable = None,
     backbone: EncoderPath = None,
     engine: EngineName = "auto",
+    device: ReaderDevice = "auto",
+    precision: ReaderPrecision = "fp32",
+    verbose: Annotated[bool, opt("Say on stderr which engine answers, and why.", "--verbose")] = False,
+    exit: EarlyExit = None,
     code: Code = None,
     as_json: AsJson = False,
 ) -> None:
     """Answer questions from a text, from files or from stdin."""
-    from bertvision.serve.ask import answer, gather, json_line, reading_bar, show_answers, streams, write_what_it_can
+    from bertvision.serve import ask as asking
 
-    queries = gather(question, context, [*(file or ()), *(files or ())], questions)
+    queries = asking.gather(question, context, [*(file or ()), *(files or ())], questions)
     from rich.console import Console
 
-    from bertvision.serve.reader import Reader
+    from bertvision.serve.prepared import load_quickly
 
-    loaded, console = Reader.from_pretrained(reader, engine=engine, backbone=backbone), Console()
-    write_what_it_can(sys.stdout)
-    with reading_bar(streams(queries)) as progress:
-        for query, answers in answer(loaded, queries, top_k=top_k, threshold=threshold, progress=progress):
+    how: Any = {"engine": engine, "backbone": backbone, "device": device, "precision": precision, "exit": exit}
+    (loaded, why), console = load_quickly(reader, **how), Console()
+    if verbose:
+        print(f"bertvision: {loaded.name}: {why}", file=sys.stderr)
+    if (share := asking.assumed(loaded, queries, answerable)) is not None:
+        loaded = loaded.assuming(share)
+    asking.write_what_it_can(sys.stdout)
+    with asking.reading_bar(asking.streams(queries)) as progress:
+        for query, answers in asking.answer(loaded, queries, top_k=top_k, threshold=threshold, progress=progress):
             if as_json:
-                print(json_line({"question": query.question, "answers": answers}))
+                print(asking.json_line({"question": query.question, "answers": answers}))
             else:
-                show_answers(console, query, answers, titled=len(queries) > 1)
+                asking.show_answers(console, query, answers, titled=len(queries) > 1)
 
 
 def serve(
@@ -76,8 +99,12 @@ def serve(
     max_body: Annotated[int, opt("Bytes of one request.")] = 1 << 20,
     max_questions: Annotated[int, opt("Questions in one request.")] = 64,
     max_context: Annotated[int, opt("Characters of a context.")] = 100_000,
+    answerable: Answerable = None,
     backbone: EncoderPath = None,
     engine: EngineName = "auto",
+    device: ReaderDevice = "auto",
+    precision: ReaderPrecision = "fp32",
+    exit: EarlyExit = None,
     code: Code = None,
 ) -> None:
     """Answers over HTTP: a JSON API, documented at /docs, and a page to try it at /."""
@@ -90,7 +117,9 @@ def serve(
     def load() -> "Reader":
         from bertvision.serve.reader import Reader
 
-        return Reader.from_pretrained(reader, engine=engine, backbone=backbone)
+        how: Any = {"engine": engine, "backbone": backbone, "device": device, "precision": precision, "exit": exit}
+        loaded = Reader.from_pretrained(reader, **how)
+        return loaded if answerable is None else loaded.assuming(answerable)
 
     hosts = allow_host or ()
     server.serve(load, host=host, port=port, limits=limits, token=token, page=page, allow_hosts=hosts)
@@ -103,8 +132,12 @@ def reader(
     seed: Annotated[int | None, opt("Seed; the best on tune if not given.")] = None,
     members: Annotated[str, opt('The members, such as "backbone, pool"; the best on tune if not given.')] = "",
     how: Annotated[str | None, opt("How members are combined: max, mean or product.")] = None,
+    depth: Annotated[int | None, opt("No more blocks of the encoder than this.", min=1)] = None,
+    exits: Annotated[str, opt('Heads with a depth at which sure windows stop: "last depth=6, last depth=8".')] = "",
     storage: Annotated[str, opt("fp32, or fp16 for files of half the size.")] = "fp32",
     threshold_data: Annotated[str, opt("Questions to choose the no-answer threshold on.")] = "",
+    compress: Annotated[str, opt("Tuned encoder as low-rank difference: rank=64, rank=64,fp16, or rank=auto.")] = "",
+    device: Device = "",
     code: Code = None,
     as_json: AsJson = False,
 ) -> None:
@@ -113,24 +146,49 @@ def reader(
     from bertvision.serve.build import Wanted, build_reader
 
     with reading_bar(False) as progress:
-        wanted = Wanted(checkpoint, seed, members or None, how)  # type: ignore[arg-type]
-        saved: Any = {"storage": storage, "threshold_data": threshold_data, "progress": progress}
+        leaving = [name.strip() for name in exits.split(",") if name.strip()]
+        wanted = Wanted(checkpoint, seed, members or None, how, depth, leaving)  # type: ignore[arg-type]
+        saved: Any = {"storage": storage, "threshold_data": threshold_data, "compress": compress, "progress": progress}
+        saved |= {"device": device}
         place = build_reader(run, out or run / "reader", wanted, **saved)
     print_json({"path": str(place)}) if as_json else print(place)
 
 
 def export(
     reader: Annotated[str, arg("A reader's directory (runs/NAME/reader) or hub name.")],
-    out: Annotated[Path, opt("Directory to write.", "--out")],
+    out: Annotated[Path | None, opt("Directory to write; your cache, for `ask`, if not given.", "--out")] = None,
     int8: Annotated[bool, opt("Weights as 8-bit integers: smaller, a little off.", "--int8")] = False,
     backbone: EncoderPath = None,
     code: Code = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a reader as one ONNX file that needs no encoder beside it."""
+    """Write a reader as one ONNX file that needs no encoder beside it, and starts without torch."""
     from bertvision.serve.export import export as write
+    from bertvision.serve.prepared import prepare
     from bertvision.serve.reader import Reader
 
-    path = write(Reader.from_pretrained(reader, engine="torch", backbone=backbone), out, int8=int8)
+    seconds: dict[str, float] = {}
+    if out is None:
+        path, seconds = prepare(reader, int8=int8, backbone=backbone)
+    else:
+        path = write(Reader.from_pretrained(reader, engine="torch", backbone=backbone), out, int8=int8)
     size = path.stat().st_size
-    print_json({"path": str(path), "bytes": size}) if as_json else print(f"{path} ({size / 1e6:.1f} MB)")
+    if as_json:
+        print_json({"path": str(path), "bytes": size} | ({"seconds": seconds} if seconds else {}))
+        return
+    print(f"{path} ({size / 1e6:.1f} MB)")
+    if seconds:
+        torch, onnx = (f"{1000 * seconds[name]:.0f}" for name in ("torch", "onnx"))
+        print(f"`bertvision ask` uses it from now on; a batch takes {onnx} ms here, {torch} ms with torch")
+
+
+def mcp(
+    folders: Annotated[list[Path], arg("Folders whose files may be read.")],
+    reader: Annotated[str, opt("A reader's directory (runs/NAME/reader) or hub name.")] = DEFAULT_READER,
+    code: Code = None,
+) -> None:
+    """Serve `ask` over the files of some folders as a tool (Model Context Protocol, on stdin and stdout)."""
+    from bertvision.serve.prepared import load_quickly
+    from bertvision.serve.tool_server import Folders, build_tools
+
+    build_tools(lambda: load_quickly(reader)[0], Folders(folders)).run("stdio")

@@ -3,12 +3,25 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from bertvision.cli.options import AsJson, Checkpoint, Code, RunPath, Seed, arg, opt, print_json, print_table
+from bertvision.cli.options import (
+    Answerable,
+    AsJson,
+    Checkpoint,
+    Code,
+    Device,
+    EarlyExit,
+    RunPath,
+    Seed,
+    arg,
+    opt,
+    print_json,
+    print_table,
+)
 from bertvision.errors import UserError
 
 
 def evaluate(
-    run: Annotated[Path, arg("A run's directory, or a predictions file {question id: answer}.")],
+    run: Annotated[Path, arg("A run, a reader, or a predictions file {question id: answer}.")],
     data: Annotated[str, opt("Data to score on, as in a recipe; the run's test set if not given.")] = "",
     checkpoint: Checkpoint = None,
     seed: Seed = None,
@@ -17,13 +30,26 @@ def evaluate(
     no_answer_scores: Annotated[Path | None, opt("With a predictions file: {question id: score}.")] = None,
     submission: Annotated[Path | None, opt("Write predictions for --data glue:TASK/test for GLUE's server.")] = None,
     predictions: Annotated[Path | None, opt("Write predictions for --data here: a line of JSON per row.")] = None,
+    answerable: Answerable = None,
+    mistakes: Annotated[bool, opt("Of a reader: list the questions that it answers wrongly.", "--mistakes")] = False,
+    exit: EarlyExit = None,
+    device: Device = "",
     code: Code = None,
     as_json: AsJson = False,
 ) -> None:
-    """Scores of every member of a run on any data, or official scores of a predictions file."""
+    """Scores of every member of a run, or of a reader, on any data; official scores of a predictions file."""
+    from bertvision.runtime import is_main
     from bertvision.train.evaluation import predict_run, score_file, score_run, submit_run
 
-    cell: dict[str, Any] = {"data": data, "checkpoint": checkpoint, "seed": seed, "member": member}
+    if not is_main() and (_is_reader(run) or not run.is_dir()):
+        return  # of processes that torchrun has started, one is enough for these
+    if _is_reader(run):
+        how: dict[str, Any] = {"device": device or "auto", "exit": exit}
+        _evaluate_reader(run, data, answerable, how, as_json, mistakes)
+        return
+    if mistakes:
+        raise UserError("--mistakes: is for readers; of a run, see `bertvision analyze`")
+    cell: dict[str, Any] = {"data": data, "checkpoint": checkpoint, "seed": seed, "member": member, "device": device}
     if out := submission or predictions:
         path, name = (submit_run if submission else predict_run)(run, out, quiet=as_json, **cell)
         print_json({"file": str(path), "member": name}) if as_json else print(f"{path}: predictions of {name}")
@@ -34,6 +60,28 @@ def evaluate(
         found = score_file(run, data, no_answer_scores)
         lines = "\n".join(f"{key:20} {value:.6g}" for key, value in found.items())
         print_json([found]) if as_json else print(lines)
+
+
+def _is_reader(path: Path) -> bool:
+    from bertvision.serve.reader_dir import CONFIG, PACKAGED
+
+    own = (path / CONFIG).is_file() and not (path / "recipe.toml").is_file()
+    return own or (not path.exists() and path.name == str(path) and (PACKAGED / path / CONFIG).is_file())
+
+
+def _evaluate_reader(
+    path: Path, data: str, answerable: float | None, how: dict[str, Any], as_json: bool, mistakes: bool
+) -> None:
+    from bertvision.serve.ask import reading_bar
+    from bertvision.serve.measure import report as described
+    from bertvision.serve.measure import score_reader
+    from bertvision.serve.reader import Reader
+
+    reader = Reader.from_pretrained(path, **how)
+    reader = reader if answerable is None else reader.assuming(answerable)
+    with reading_bar(False) as progress:
+        found = score_reader(reader, data, progress, mistakes=mistakes)
+    print_json([found]) if as_json else print(described(found))
 
 
 def ensemble(
@@ -73,8 +121,23 @@ def analyze(
         print_json(found)
         return
     from bertvision.report.console import print_analysis
+    from bertvision.report.reading import read_study
 
-    print_analysis(found)
+    print_analysis(found, paper=read_study(run).paper)
+
+
+def depth(run: RunPath, code: Code = None, as_json: AsJson = False) -> None:
+    """Score against depth: what heads with a `depth` lose, and how much faster their encoder is; RUN/depth.svg."""
+    from bertvision.serve.depth import depth_curve
+
+    metric, points = depth_curve(run)
+    if as_json:
+        print_json([{name: getattr(one, name) for name in one.__slots__} for one in points])
+        return
+    print(f"{'member':36} {'blocks':>6} {'tune':>7} {'test':>7} {'tokens/s':>9} {'speed':>6}   ({metric})")
+    for one in points:
+        tune = "" if one.tune is None else f"{one.tune:.2f}"
+        print(f"{one.member:36} {one.depth:6} {tune:>7} {one.test:7.2f} {one.speed:9,.0f} {one.faster:5.2f}x")
 
 
 def report(
@@ -83,14 +146,14 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Tables and plots again, from the files of a run, finished or not; several runs on one page."""
+    from bertvision.report.console import print_study
     from bertvision.report.page import write_pages
     from bertvision.report.reading import read_runs
 
     found = read_runs(runs)
     page = write_pages(found, out or (runs[0] if len(runs) == 1 else Path("runs") / "compared"))
-    rows = [score.to_json() for score in found.scores]
     if as_json:
-        print_json(rows)
+        print_json([score.to_json() for score in found.scores])
         return
-    print_table(rows)
+    print_study(found)
     print(f"report: {page}")

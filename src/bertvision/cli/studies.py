@@ -3,47 +3,105 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from bertvision.cli.options import AsJson, Code, Out, RecipePath, Seed, Settings, opt, print_json, print_table
+from bertvision.cli.options import (
+    Address,
+    AsJson,
+    Code,
+    CpusPerCell,
+    Device,
+    GpusPerCell,
+    Out,
+    RecipePath,
+    Seed,
+    Settings,
+    Threads,
+    opt,
+    print_json,
+)
 from bertvision.errors import UserError
+
+OnRay = Annotated[str, opt("Run it on a cluster: ray.")]
 
 
 def study(
     recipe: RecipePath,
     settings: Settings = None,
     out: Out = None,
+    device: Device = "",
     tensorboard: Annotated[bool, opt("Also write curves to tensorboard/ of the run.", "--tensorboard")] = False,
+    trackio: Annotated[bool, opt("Also write curves to Trackio, by the name of the run.", "--trackio")] = False,
+    on: Annotated[str, opt("Run its cells side by side: on processes of this machine, or on ray.")] = "",
+    jobs: Annotated[int, opt("With processes: how many at a time.", min=1)] = 2,
+    threads: Threads = None,
+    address: Address = "",
+    cpus_per_cell: CpusPerCell = 1,
+    gpus_per_cell: GpusPerCell = 0,
     code: Code = None,
     as_json: AsJson = False,
 ) -> None:
     """The main job: everything from tuning to the report. Starts again where it stopped."""
+    from bertvision.runtime import is_main
+
+    job = make_study(recipe, _with_device(settings, device), out, quiet=as_json)
+    if tensorboard or trackio:
+        _write_curves(job, tensorboard, trackio)
+    if on:
+        if tensorboard or trackio:
+            option = "--tensorboard" if tensorboard else "--trackio"
+            raise UserError(f"{option}: curves are not written by cells; leave out --on, or this")
+        from bertvision.train.cells import Cells
+        from bertvision.train.workers import run_on
+
+        where: dict[str, Any] = {"jobs": jobs, "threads": threads, "address": address, "code": code or []}
+        run_on(Cells(job), on, **where, cpus=cpus_per_cell, gpus=gpus_per_cell)
+    else:
+        job.run()
+    if is_main():
+        print_outcome(job, as_json)
+
+
+def _write_curves(job: Any, tensorboard: bool, trackio: bool) -> None:
+    """Has the curves of a study written as it runs."""
+    from bertvision.train.progress import Scalars
+    from bertvision.train.tracked import TrackioWriter, need_trackio
+
+    if tensorboard and trackio:
+        raise UserError("--trackio: choose either this or --tensorboard")
+    if trackio:
+        need_trackio()
+    for one in job.studies:
+        place = one.directory / ("trackio" if trackio else "tensorboard")
+        one.journal.scalars = Scalars(place, TrackioWriter if trackio else None)
+
+
+def print_outcome(job: Any, as_json: bool) -> None:
+    """Writes report and readers of a finished run, and prints its scores."""
+    from bertvision.report.console import print_study
     from bertvision.report.page import write_pages
     from bertvision.report.reading import read_study
     from bertvision.serve.build import leave_reader
 
-    job = _study(recipe, settings, out, quiet=as_json)
-    if tensorboard:
-        from bertvision.train.progress import Scalars
-
-        for one in job.studies:
-            one.journal.scalars = Scalars(one.directory / "tensorboard")
-    job.run()
     readers = [leave_reader(one.directory) for one in job.studies if one.task.served]
     found = read_study(job.directory)
     page = write_pages(found, job.directory)
-    rows = [score.to_json() for score in found.scores]
     if as_json:
-        print_json(rows)
+        print_json([score.to_json() for score in found.scores])
         return
-    print_table(rows)
+    print_study(found)
     print(f"report: {page}")
     print("\n".join(f"reader: {reader}" for reader in readers))
 
 
 def finetune(
-    recipe: RecipePath, settings: Settings = None, out: Out = None, code: Code = None, as_json: AsJson = False
+    recipe: RecipePath,
+    settings: Settings = None,
+    out: Out = None,
+    device: Device = "",
+    code: Code = None,
+    as_json: AsJson = False,
 ) -> None:
     """Tune the backbone of a recipe and keep its checkpoints."""
-    job = _study(recipe, settings, out, quiet=as_json)
+    job = make_study(recipe, _with_device(settings, device), out, quiet=as_json)
     job.begin()
     found = {
         str(one.directory): {
@@ -58,10 +116,15 @@ def finetune(
 
 
 def train(
-    recipe: RecipePath, settings: Settings = None, out: Out = None, code: Code = None, as_json: AsJson = False
+    recipe: RecipePath,
+    settings: Settings = None,
+    out: Out = None,
+    device: Device = "",
+    code: Code = None,
+    as_json: AsJson = False,
 ) -> None:
     """Train the bank of heads on every checkpoint that `finetune` has left in the run."""
-    job = _study(recipe, settings, out, quiet=as_json)
+    job = make_study(recipe, _with_device(settings, device), out, quiet=as_json)
     if not all(one.recipe.heads for one in job.studies):
         raise UserError(f"{recipe}: heads: there are none to train; add [[heads]] with a kind")
     job.begin()
@@ -75,13 +138,14 @@ def search(
     size: Annotated[int, opt("How many are trained at once, in the same passes.", "--round", min=1)] = 8,
     settings: Settings = None,
     out: Out = None,
+    device: Device = "",
     code: Code = None,
     as_json: AsJson = False,
 ) -> None:
     """Search for better heads on the last checkpoint, compared on the tuning set. Starts again where it stopped."""
     from bertvision.train.search import Search
 
-    job = Search(_single(recipe, settings, out, quiet=as_json), trials=trials, size=size)
+    job = Search(_single(recipe, _with_device(settings, device), out, quiet=as_json), trials=trials, size=size)
     rows = job.run()
     if as_json:
         print_json({"best": str(job.best), "trials": rows})
@@ -96,6 +160,7 @@ def tap(
     recipe: RecipePath,
     settings: Settings = None,
     out: Out = None,
+    device: Device = "",
     split: Annotated[str, opt("train, tune or test.")] = "train",
     checkpoint: Annotated[float | None, opt("Epoch of the checkpoint; the last, else the untuned encoder.")] = None,
     seed: Seed = None,
@@ -103,24 +168,40 @@ def tap(
     positions: Annotated[str, opt("all tokens, or cls.")] = "all",
     dtype: Annotated[str, opt("fp16, int8 or fp32.")] = "fp16",
     forecast: Annotated[bool, opt("Only print the expected cost; write nothing.", "--forecast")] = False,
+    on: OnRay = "",
+    threads: Threads = None,
+    address: Address = "",
+    cpus_per_cell: CpusPerCell = 1,
+    gpus_per_cell: GpusPerCell = 0,
     code: Code = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the hidden states of a split to a store in the run. Starts again where it stopped."""
+    from bertvision.train.on_ray import tap_on_ray
     from bertvision.train.tap import Tap
+    from bertvision.train.workers import refuse_unknown
 
-    job = _single(recipe, settings, out, quiet=as_json)
-    what: dict[str, Any] = {"layers": layers, "positions": positions, "dtype": dtype}
-    source = Tap(job, split=split, checkpoint=checkpoint, seed=seed, **what)
+    job = _single(recipe, _with_device(settings, device), out, quiet=as_json)
+    what: dict[str, Any] = {"split": split, "checkpoint": checkpoint, "seed": seed}
+    what |= {"layers": layers, "positions": positions, "dtype": dtype}
+    if on:
+        refuse_unknown(on, ["ray"])
+    source = Tap(job, **what)
     if forecast or not as_json:
         expected = source.forecast()
         print_json(expected.to_json()) if as_json else print("\n".join(expected.lines()))
     if not forecast:
-        found = source.write()
+        how = {"threads": threads, "code": code or [], "address": address, "cpus": cpus_per_cell, "gpus": gpus_per_cell}
+        found = tap_on_ray(source, what, how) if on else source.write()
         print_json(found) if as_json else print("\n".join(f"{key:18} {value}" for key, value in found.items()))
 
 
-def _study(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bool = False) -> Any:
+def _with_device(settings: list[str] | None, device: str) -> list[str]:
+    return [*(settings or ()), *([f"runtime.device={device}"] if device else [])]
+
+
+def make_study(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bool = False) -> Any:
+    """What a recipe asks for, in the directory it is to be run in."""
     from bertvision.recipe import load_recipe
     from bertvision.train.run_dir import checked
     from bertvision.train.series import make_run
@@ -132,7 +213,7 @@ def _study(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bo
 
 def _single(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bool) -> Any:
     """A study without variants."""
-    job = _study(recipe, settings, out, quiet)
+    job = make_study(recipe, settings, out, quiet)
     if job.recipe.variants:
         raise UserError(f"{recipe}: has variants; name the recipe.toml that a study left in the directory of one")
     return job

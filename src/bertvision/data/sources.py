@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertvision.data import glue, sample
-from bertvision.data.download import load_hub
+from bertvision.data.download import DEV_SET, fetch_dev_set, load_hub
 from bertvision.data.squad import Articles, check_articles, questions, read_articles
 from bertvision.data.tables import SUFFIXES, Example, is_table, read_columns
 from bertvision.errors import UserError, nearest
@@ -22,6 +22,7 @@ SAMPLE_SIZES = {"train": 3000, "tune": 400, "test": 800}
 SAMPLE_SEED = 1
 HUB_NAMES = {"squad": "rajpurkar/squad", "squad_v2": "rajpurkar/squad_v2"}
 HUB_SPLITS = ("train", "validation")
+TITLE_END = re.compile(r",(?!_)")  # a comma within a title is followed by an underscore: Fresno,_California
 
 
 def load_articles(source: str) -> Articles:
@@ -30,6 +31,8 @@ def load_articles(source: str) -> Articles:
     `sample:train`, `sample:tune:500`, `sample:test:500:7`   the sample set: split, number of questions, seed
     `path/to/file.json`                                      a SQuAD 1.1 or 2.0 file
     `squad_v2`, `squad:validation`                           from the hub (`datasets` library); train unless named
+    `squad2-dev`                                             the official development set; fetched once, checked
+    `squad2-dev#articles=Normans,Oxygen`                     the articles of these titles or numbers, such as 1-5,8
     `path/to/file.json#1/2`                                  every second article from the first on; #2/2 the others
     `path/to/file.json*2`                                    twice: it counts double
     `a.json+b.json`                                          several, one after the other
@@ -50,11 +53,14 @@ def load_articles(source: str) -> Articles:
 
 def parts(source: str) -> list[str]:
     """The sources joined by `+`. A file whose name contains a plus sign is still one file."""
+    return [source] if _exists(source) else source.split("+")
+
+
+def _exists(path: str) -> bool:
     try:
-        one_file = Path(source).is_file()
-    except OSError:  # longer than a file name can be
-        one_file = False
-    return [source] if one_file else source.split("+")
+        return bool(path) and Path(path).exists()
+    except (OSError, ValueError):  # longer than a file name can be, or with a NUL
+        return False
 
 
 def is_synthetic(source: str) -> bool:
@@ -67,7 +73,7 @@ def is_text(source: str) -> bool:
     found = []
     for part in parts(source):
         whole = re.sub(r"[*#][\d/]+$", "", part)
-        if whole != part and is_table(whole) and not Path(part).exists():
+        if whole != part and is_table(whole) and not _exists(part):
             raise UserError(f"{part}: only files of questions on paragraphs can be split or repeated; name {whole}")
         found.append(_registered(part, "texts") is not None or part.startswith(glue.PREFIX) or is_table(part))
     if any(found) != all(found):
@@ -135,25 +141,45 @@ def _registered(part: str, kind: str) -> Callable[[str], list[Any]] | None:
 
 def _load_one(source: str) -> Articles:
     """The articles of one source, with its `#` and `*`."""
-    if not Path(source).exists():
-        for mark, change in (("*", _repeated), ("#", _every_nth)):
+    if not _exists(source):
+        for mark, change in (("*", _repeated), ("#", _some)):
             whole, found, rest = source.rpartition(mark)
             if found:
                 return change(_load_one(whole), rest, source)
     if load := _registered(source, "questions"):
         return load(source)
-    if source.endswith(".json") or "/" in source or "\\" in source or (source and Path(source).exists()):
+    if source.endswith(".json") or "/" in source or "\\" in source or _exists(source):
         return read_articles(Path(source))
     known = [*(f"sample:{split}" for split in SAMPLE_SIZES), *SOURCES]
     raise UserError(f"no data are called {source!r}; {nearest(source, known)} (a file ends in .json)")
 
 
-def _every_nth(articles: Articles, part: str, source: str) -> Articles:
-    """Every n-th article, from the k-th on: part = "k/n"."""
+def _some(articles: Articles, part: str, source: str) -> Articles:
+    """Some of the articles. part: "k/n", every n-th from the k-th on; or "articles=" and titles or numbers."""
+    key, chosen, names = part.partition("=")
+    if key == "articles" and chosen:
+        places = [place for name in TITLE_END.split(names) for place in _named(articles, name, source)]
+        if len(set(places)) < len(places):
+            raise UserError(f"{source}: names an article twice")
+        return [articles[place] for place in places]
     number, _, count = part.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
-        raise UserError(f"{source}: after # goes which part of how many, such as #1/2")
+        raise UserError(f"{source}: after # goes which part of how many, such as #1/2, or #articles=Oxygen,3,7-9")
     return articles[int(number) - 1 :: int(count)]
+
+
+def _named(articles: Articles, name: str, source: str) -> list[int]:
+    """The places of the articles that a title, a number (from 1) or a range of numbers names."""
+    titles = [article["title"] for article in articles]
+    if name in titles:
+        return [place for place, title in enumerate(titles) if title == name]
+    first, _, last = name.partition("-")
+    numbers = [int(each) for each in (first, last or first) if each.isdecimal()]
+    if len(numbers) < 2:
+        raise UserError(f"{source}: has no article {name!r}; {nearest(name, titles)}")
+    if not 1 <= numbers[0] <= numbers[1] <= len(titles):
+        raise UserError(f"{source}: articles {name}: there are {len(titles)}, numbered from 1")
+    return list(range(numbers[0] - 1, numbers[1]))
 
 
 def _repeated(articles: Articles, times: str, source: str) -> Articles:
@@ -175,7 +201,7 @@ def _load_sample(source: str) -> Articles:
     split, *numbers = source.partition(":")[2].split(":")
     if split not in SAMPLE_SIZES:
         raise UserError(f"{source}: the sample set has no split {split!r}; {nearest(split, SAMPLE_SIZES)}")
-    if len(numbers) > 2 or not all(number.isdecimal() for number in numbers):
+    if len(numbers) > 2 or not all(number.isdecimal() and len(number) < 10 for number in numbers):
         raise UserError(f"{source}: must be sample:{split}, sample:{split}:QUESTIONS or sample:{split}:QUESTIONS:SEED")
     count, seed = [*map(int, numbers), *(SAMPLE_SIZES[split], SAMPLE_SEED)[len(numbers) :]]
     return sample.make(split, count, seed)
@@ -191,6 +217,14 @@ def _load_squad(source: str) -> Articles:
     articles = group_rows(load_hub(source, (HUB_NAMES[name],), split, "give the path of a SQuAD .json file"))
     check_articles(articles, source)
     return articles
+
+
+@SOURCES.register("squad2-dev")
+def _load_dev_set(source: str) -> Articles:
+    if source != "squad2-dev":
+        raise UserError(f"{source}: squad2-dev has no splits; choose articles by squad2-dev#articles=…")
+    local = Path("data") / DEV_SET  # where `bertvision data fetch` puts it
+    return read_articles(fetch_dev_set(local.parent if local.is_file() else None))
 
 
 def group_rows(rows: Iterable[Mapping[str, Any]]) -> Articles:

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from bertvision.data.squad import Record
-from bertvision.errors import UserError
+from bertvision.errors import UserError, no_panic
 
 logger = logging.getLogger("bertvision")
 
+MOST_SHARED = 0.75  # of a window: question and special tokens need their room, too
 CHUNK = 4096  # texts encoded at a time: an encoding takes many times the memory of its ids
 LAST_SPACE = 0x3000  # the highest code of white space
 IS_SPACE = np.array([chr(code).isspace() for code in range(LAST_SPACE + 2)])
@@ -115,11 +116,12 @@ def make_windows(tokenizer: Tokenizer, records: Sequence[Record], max_length: in
     """Cuts every record into windows of at most `max_length` tokens; neighbours share `overlap` tokens of context.
 
     targets: (N, 2) first and last token of the first gold answer, (0, 0) = [CLS] where the window does not hold it.
-    Questions longer than half a window are trimmed, with a warning.
+    Questions longer than half a window are trimmed, with a warning. Where a long question leaves no more room than
+    `overlap`, neighbours share half of it.
     """
     frame = Frame.of(tokenizer)
     longest = (max_length - frame.size) // 2  # question
-    if longest < 1 or overlap >= max_length - frame.size - longest:
+    if longest < 1 or overlap > MOST_SHARED * max_length:
         raise UserError(
             f"data.max_length: windows of {max_length} tokens that share {overlap} leave no room for the context; "
             "make data.max_length larger or data.overlap smaller"
@@ -218,7 +220,7 @@ def _stretches(sizes: NDArray, room: NDArray, overlap: int) -> tuple[NDArray, ND
 
     sizes: (records,) tokens of the context; room: (records,) how many of them a window can take.
     """
-    steps = room - overlap
+    steps = room - np.where(overlap < room, overlap, room // 2)
     counts = 1 + np.maximum(0, -(-(sizes - room) // steps))  # windows per record
     example = np.repeat(np.arange(len(sizes)), counts)
     within = np.arange(len(example)) - np.repeat(np.cumsum(counts) - counts, counts)  # number within its record
@@ -231,7 +233,9 @@ def _encode(tokenizer: Tokenizer, texts: list[str], offsets: bool = False) -> tu
     ids, chars = [], []
     encode = tokenizer.encode_batch if offsets else tokenizer.encode_batch_fast
     for start in range(0, len(texts), CHUNK):
-        for item in encode(texts[start : start + CHUNK], add_special_tokens=False):
+        with no_panic("the encoder's tokenizer"):
+            found = encode(texts[start : start + CHUNK], add_special_tokens=False)
+        for item in found:
             ids.append(np.array(item.ids, np.int32))
             if offsets:
                 chars.append(np.array(item.offsets, np.int32).reshape(-1, 2))

@@ -1,12 +1,14 @@
-"""More than luck of the questions? The paired bootstrap gives a difference between members its interval."""
+"""Paired bootstrap confidence intervals of differences between members."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
+K = TypeVar("K", bound=Hashable)
 CELLS = 4_000_000  # counts held at a time: draws x questions
 
 
@@ -16,6 +18,9 @@ class Points:
 
     values: Values
     metrics: Mapping[str, Callable[[Values], float]]
+
+
+Contrast = Sequence[tuple[float, Points]]  # a difference: the sum of weight times score
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +53,39 @@ class Interval:
     high: float
 
 
-def paired_bootstrap(
-    members: Mapping[str, Sequence[Points]], backbone: Sequence[Points], *, draws: int = 1000, seed: int = 0
-) -> dict[str, dict[str, Interval]]:
-    """{member: {metric: member minus backbone}} with 95 % percentile intervals over resampled questions.
+def bootstrap(
+    contrasts: Mapping[K, Sequence[Contrast]], *, draws: int = 1000, seed: int = 0
+) -> dict[K, dict[str, Interval]]:
+    """{name: {metric: contrast}} with 95 % percentile intervals over resampled questions.
 
-    members: the points of each member's runs, one per seed, in the order of `backbone`, all on the same Q questions.
-    Metrics that are a `Mean` are resampled by a product of matrices, all others are computed on every resample.
-    Both sides of a pair see the same resample; several seeds are averaged within it, so that the interval speaks of
-    the mean over these seeds. Metrics that are undefined on these very questions (NaN) are left out.
+    contrasts: one per seed, all on the same Q questions. Metrics that are a `Mean` are resampled by a product of
+    matrices, all others are computed on every resample. All parts of a contrast see the same resample; several seeds
+    are averaged within it, so that the interval speaks of the mean over these seeds. Metrics that are undefined on
+    these very questions (NaN) are left out.
     """
-    differences = _Differences(list(members.values()), backbone)
-    questions = len(backbone[0].values)
-    observed = differences.under(np.ones((1, questions)))[0]  # (members, metrics)
-    drawn = np.concatenate([differences.under(counts) for counts in resample_counts(questions, draws, seed)])
+    if not contrasts:
+        return {}
+    differences = _Differences(list(contrasts.values()))
+    observed = differences.under(np.ones((1, differences.questions)))[0]  # (contrasts, metrics)
+    drawn = np.concatenate(
+        [differences.under(counts) for counts in resample_counts(differences.questions, draws, seed)]
+    )
     return {
-        name: _intervals(differences.names, observed[number], drawn[:, number]) for number, name in enumerate(members)
+        name: _intervals(differences.names, observed[number], drawn[:, number]) for number, name in enumerate(contrasts)
     }
+
+
+def score_interval(points: Points, metric: str, *, draws: int = 1000, seed: int = 0) -> tuple[float, float]:
+    """Between which two values 95 % of the resamples of a metric lie; NaN where it is undefined."""
+    questions, measure = np.arange(len(points.values)), points.metrics[metric]
+    drawn = [
+        measure(points.values[np.repeat(questions, row.astype(np.int64))])
+        for counts in resample_counts(len(questions), draws, seed)
+        for row in counts
+    ]
+    defined = [value for value in drawn if np.isfinite(value)] or [float("nan")]
+    low, high = np.percentile(defined, [2.5, 97.5])
+    return float(low), float(high)
 
 
 def resample_counts(questions: int, draws: int, seed: int) -> Iterator[Values]:
@@ -79,44 +100,47 @@ def resample_counts(questions: int, draws: int, seed: int) -> Iterator[Values]:
 
 
 class _Differences:
-    """Members minus backbone in every metric, averaged over seeds, for any resample."""
+    """Contrasts in every metric, averaged over seeds, for any resample."""
 
-    def __init__(self, members: Sequence[Sequence[Points]], backbone: Sequence[Points]) -> None:
-        if not backbone or any(len(runs) != len(backbone) for runs in members):
-            raise ValueError("a pair needs the same seeds on both sides, at least one")
-        if len({len(run.values) for runs in (*members, backbone) for run in runs}) > 1:
-            raise ValueError("a pair needs the same questions on both sides")
-        metrics = backbone[0].metrics
-        means = {name: metric for name, metric in metrics.items() if isinstance(metric, Mean)}
-        self.members, self.backbone = members, backbone
-        self.others = [name for name in metrics if name not in means]
-        self.names = [*means, *self.others]
-        questions = len(backbone[0].values)
-        kept = [metric.kept(backbone[0].values) for metric in means.values()]
-        self.kept = np.array(kept).reshape(len(means), questions).T  # (Q, means)
+    def __init__(self, contrasts: Sequence[Sequence[Contrast]]) -> None:
+        everything = [points for runs in contrasts for run in runs for _, points in run]
+        if len({len(points.values) for points in everything}) > 1:
+            raise ValueError("a contrast needs the same questions throughout")
+        first, self.contrasts = everything[0], contrasts
+        self.distinct = list({id(points): points for points in everything}.values())
+        means = {name: metric for name, metric in first.metrics.items() if isinstance(metric, Mean)}
+        self.others = [name for name in first.metrics if name not in means]
+        self.names, self.questions = [*means, *self.others], len(first.values)
+        kept = [metric.kept(first.values) for metric in means.values()]
+        self.kept = np.array(kept).reshape(len(means), self.questions).T  # (Q, means)
         gaps = []
-        for runs in members:
-            apart = np.mean([ours.values - theirs.values for ours, theirs in zip(runs, backbone)], axis=0)  # (Q, k)
+        for runs in contrasts:
+            apart = np.mean(
+                [np.sum([w * points.values for w, points in run], axis=0) for run in runs], axis=0
+            )  # (Q, k)
             gaps += [metric.scale * flags * apart[:, metric.column] for metric, flags in zip(means.values(), kept)]
-        self.gaps = np.array(gaps).reshape(len(gaps), questions).T  # (Q, members * means)
+        self.gaps = np.array(gaps).reshape(len(gaps), self.questions).T  # (Q, contrasts * means)
 
     def under(self, counts: Values) -> Values:
-        """(D, members, metrics) for counts (D, Q)."""
-        sums = (counts @ self.gaps).reshape(len(counts), len(self.members), self.kept.shape[1])
+        """(D, contrasts, metrics) for counts (D, Q)."""
+        sums = (counts @ self.gaps).reshape(len(counts), len(self.contrasts), self.kept.shape[1])
         with np.errstate(invalid="ignore"):  # 0 / 0: a resample without any question that counts
             means = sums / (counts @ self.kept)[:, None]
         return np.concatenate([means, [self._others(row) for row in counts]], axis=2) if self.others else means
 
     def _others(self, row: Values) -> Values:
-        """(members, metrics that are no mean) on one resample."""
+        """(contrasts, metrics that are no mean) on one resample."""
         index = np.repeat(np.arange(len(row)), row.astype(np.int64))
-        theirs = self._scores(self.backbone, index)
-        return np.array([(self._scores(runs, index) - theirs).mean(axis=0) for runs in self.members])
-
-    def _scores(self, runs: Sequence[Points], index: NDArray[np.int64]) -> Values:
-        """(seeds, metrics that are no mean)"""
-        chosen = [(run.metrics, run.values[index]) for run in runs]
-        return np.array([[metrics[name](values) for name in self.others] for metrics, values in chosen])
+        scores = {}
+        for points in self.distinct:
+            values = points.values[index]
+            scores[id(points)] = np.array([points.metrics[name](values) for name in self.others])
+        return np.array(
+            [
+                np.mean([np.sum([w * scores[id(points)] for w, points in run], axis=0) for run in runs], axis=0)
+                for runs in self.contrasts
+            ]
+        )
 
 
 def _intervals(names: Sequence[str], observed: Values, drawn: Values) -> dict[str, Interval]:

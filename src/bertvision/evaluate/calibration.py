@@ -1,16 +1,88 @@
 """How far a no-answer score can be trusted: as a probability (reliability), and as an order (AUROC)."""
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Interval
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit
+
+from bertvision.schema import LARGEST, STRICT, Number
+
+SATURATED = 50.0  # no-answer scores beyond it say no more
 
 
 def null_probability(no_answer: ArrayLike) -> NDArray[np.float64]:
     """No-answer scores (Q,) as the probability that there is none: the softmax over the null and the best span."""
+    from scipy.special import expit  # slow to import
+
     return expit(np.asarray(no_answer, np.float64))
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The probability that a question has no answer, from its no-answer score s: 1 / (1 + exp(-slope s - intercept)).
+
+    answerable: the share of questions with an answer for which that holds.
+    """
+
+    __pydantic_config__ = STRICT
+    slope: Annotated[float, Interval(gt=0, le=LARGEST)]
+    intercept: Number
+    answerable: Annotated[float, Interval(gt=0, lt=1)]
+
+    def probability(self, no_answer: float) -> float:
+        return float(_logistic(self.slope * no_answer + self.intercept))
+
+    def assuming(self, answerable: float) -> "Calibration":
+        """The same for another share of questions with an answer, by Bayes' rule: the odds change by one factor."""
+        return Calibration(self.slope, self.intercept + _log_odds(self.answerable) - _log_odds(answerable), answerable)
+
+    def move(self, threshold: float, to: "Calibration") -> float:
+        """The threshold that has the same probability under `to` as `threshold` has here."""
+        return threshold + (self.intercept - to.intercept) / self.slope
+
+
+def fit_calibration(no_answer: ArrayLike, has_answer: ArrayLike) -> Calibration | None:
+    """The logistic curve of greatest likelihood on questions (Q,), of which `has_answer` tells the answerable ones.
+
+    Targets are smoothed as Platt's, so that questions that the score separates leave the slope finite. None if all
+    are alike, or if unanswerable questions do not have higher scores.
+    """
+    unanswerable = ~np.asarray(has_answer, bool)
+    without, total = int(unanswerable.sum()), len(unanswerable)
+    if not 0 < without < total:
+        return None
+    scores = np.clip(np.asarray(no_answer, np.float64), -SATURATED, SATURATED)
+    inputs = np.stack([scores, np.ones(total)], axis=1)  # (Q, 2)
+    targets = np.where(unanswerable, (without + 1) / (without + 2), 1 / (total - without + 2))
+    found = np.zeros(2)
+    for _ in range(100):  # Newton's method; converges in about ten steps
+        given = _logistic(inputs @ found)
+        gradient = inputs.T @ (given - targets)
+        curvature = (inputs * (given * (1 - given) + 1e-9)[:, None]).T @ inputs
+        step = np.linalg.lstsq(curvature, gradient, rcond=None)[0]
+        while _cross_entropy(inputs @ (found - step), targets) > _cross_entropy(inputs @ found, targets) + 1e-9:
+            step = step / 2
+        found = found - step
+        if np.abs(step).max() < 1e-9:
+            break
+    slope, intercept = map(float, found)
+    return Calibration(slope, intercept, 1 - without / total) if slope > 1e-6 else None
+
+
+def _logistic(x: Any) -> Any:
+    return np.exp(-np.logaddexp(0.0, -x))
+
+
+def _cross_entropy(x: NDArray[np.float64], targets: NDArray[np.float64]) -> float:
+    return float((np.logaddexp(0.0, x) - targets * x).sum())
+
+
+def _log_odds(share: float) -> float:
+    return math.log(share / (1 - share))
 
 
 def reliability(probability: ArrayLike, happened: ArrayLike, bins: int = 10) -> list[dict[str, Any]]:

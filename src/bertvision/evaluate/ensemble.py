@@ -4,12 +4,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from bertvision.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 How = Literal["max", "mean", "product"]
 HOWS: tuple[How, ...] = get_args(How)
@@ -127,7 +127,7 @@ class Ensemble:
         how = f", {self.how}" if self.chosen in ("pair", "best") and self.how != "max" else ""
         return " + ".join(names) + how
 
-    def blend(self, logs: Sequence[Tensor]) -> Tensor:
+    def blend(self, logs: Sequence["Tensor"]) -> "Tensor":
         """Log-probabilities of the members, of one shape (...,) -> the ensemble's, see `combine`."""
         return combine(zip(logs, self.weights or [1.0] * len(self.members), strict=True), self.how)
 
@@ -155,7 +155,7 @@ def _fits(value: Any, kind: type) -> bool:
     return isinstance(value, int | float) and math.isfinite(value) if kind is float else isinstance(value, kind)
 
 
-def combine(members: Iterable[tuple[Tensor, float]], how: How) -> Tensor:
+def combine(members: Iterable[tuple["Tensor", float]], how: How) -> "Tensor":
     """Log-probabilities of one shape (...,), each with its weight -> the ensemble's, fp32 and not normalised.
 
     max: the highest probability that any member gives; weights do not matter.
@@ -171,17 +171,13 @@ def combine(members: Iterable[tuple[Tensor, float]], how: How) -> Tensor:
         total += weight
         logs = logs.float()
         term = logs if how == "max" else logs * weight if how == "product" else logs + math.log(weight)
-        joined = term if joined is None else JOIN[how](joined, term)
+        joined = term if joined is None else getattr(joined, JOIN[how])(term)
     if joined is None:
         raise ValueError("an ensemble needs at least one member")
     return joined - math.log(total) if how == "mean" else joined / total if how == "product" else joined
 
 
-JOIN: dict[How, Callable[[Tensor, Tensor], Tensor]] = {
-    "max": torch.maximum,
-    "mean": torch.logaddexp,
-    "product": torch.add,
-}
+JOIN: dict[How, str] = {"max": "maximum", "mean": "logaddexp", "product": "add"}  # methods of a tensor
 
 
 def greedy_selection(

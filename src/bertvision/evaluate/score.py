@@ -1,6 +1,6 @@
 """Score rows: an ensemble at one threshold, with what it scored and what it costs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -15,18 +15,26 @@ class Cost:
     """What an ensemble takes; None where it was not measured.
 
     parameters: those trained for it. total_parameters: those of the encoder and its heads. tuning_seconds,
-    head_seconds, train_seconds: training of the backbone, of the heads, of both. disk_bytes: what training changed.
-    infer_seconds: prediction of the test set.
+    head_seconds, train_seconds: training of the backbone to this checkpoint, of the heads, of both. A head is charged
+    with all passes of the backbone that its bank needed (feed_seconds, part of head_seconds), as if it were trained
+    alone; an ensemble pays for these passes once. disk_bytes: what training changed. infer_seconds: prediction of the
+    test set. *_flops: the same in FLOPs, counted by windows without padding.
     """
 
     parameters: int | None = None
     total_parameters: int | None = None
     tuning_seconds: float | None = None
+    feed_seconds: float | None = None
     head_seconds: float | None = None
     train_seconds: float | None = None
     disk_bytes: int | None = None
     infer_seconds: float | None = None
     ms_per_question: float | None = None
+    tuning_flops: int | None = None
+    feed_flops: int | None = None
+    head_flops: int | None = None
+    train_flops: int | None = None
+    infer_flops: int | None = None
 
     def to_json(self) -> dict[str, float]:
         values = {one.name: getattr(self, one.name) for one in fields(self)}
@@ -41,16 +49,36 @@ def join_costs(costs: Mapping[Member, Cost]) -> Cost:
     first = next((cost for member, cost in costs.items() if member.kind == "backbone"), next(iter(costs.values())))
     others = [cost for cost in costs.values() if cost is not first]
     added = sum(cost.parameters or 0 for cost in others)  # what a head adds to the encoder is what was trained of it
-    head_seconds = round(sum(cost.head_seconds or 0.0 for cost in costs.values()), 3)
+    feed = max(cost.feed_seconds or 0.0 for cost in costs.values())
+    own = sum((cost.head_seconds or 0.0) - (cost.feed_seconds or 0.0) for cost in costs.values())
+    head_seconds = round(feed + own, 3)
     tuning = first.tuning_seconds or 0.0
+    feeds = [cost.feed_flops for cost in costs.values()]
+    fed = None if None in feeds else max(feed or 0 for feed in feeds)
+    flops = total_flops([fed, *(cost.head_flops for cost in costs.values()), *(-(feed or 0) for feed in feeds)])
     return Cost(
         (first.parameters or 0) + added,
         (first.total_parameters or 0) + added,
         tuning,
+        feed,
         head_seconds,
         round(tuning + head_seconds, 3),
         (first.disk_bytes or 0) + WEIGHT_BYTES * added,
+        tuning_flops=first.tuning_flops,
+        feed_flops=fed,
+        head_flops=flops,
+        train_flops=total_flops([first.tuning_flops, flops]),
     )
+
+
+def total_flops(parts: Iterable[int | None]) -> int | None:
+    """The sum; None if a part is not known."""
+    total = 0
+    for part in parts:
+        if part is None:
+            return None
+        total += part
+    return total
 
 
 @dataclass(frozen=True, slots=True)

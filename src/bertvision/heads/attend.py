@@ -1,11 +1,12 @@
 """`attend`: Silva's PCE models. Start and end each merge the layers of a token in their own way."""
 
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import linear, pad
 
 from bertvision.backbone.states import States
 from bertvision.heads.base import Count, Head, Impossible, in_slices, register
@@ -53,12 +54,13 @@ class LayerEncoder(nn.Module):
 class Attend(Head):
     """logit_o = q_o . T'_o, T'_o = sum_l a_ol h_l: each output (start, end) merges the layers by weights of its own.
 
+    Of the N layers that it reads: the outputs of the blocks, and with embedding = true that of the embedding, too.
     q_o, the read-out vector, is also the query. form: "weighted", a_ol = gamma_o w_ol, learned, the same for all
-    tokens, 1/L at the start, not softmaxed; "dot", a_ol = softmax_l(q_o . h_l) per token, nothing of its own;
+    tokens, 1/N at the start, not softmaxed; "dot", a_ol = softmax_l(q_o . h_l) per token, nothing of its own;
     "bilinear", a_ol = softmax_l(q_o' M_o h_l), M_o the identity at the start; "encoder", T'_o from a transformer block
     whose attention (`heads` heads) runs over the layers of the token with the query q_o. For labels and score: on
     [CLS], one merge per output, and a bias each; for spans a bias would shift all tokens alike, so there is none.
-    Parameters: outputs * (H + P [+ 1]), P = L + 1 (weighted), 0 (dot), H * H (bilinear), 12 * H * H + 12 * H (encoder).
+    Parameters: outputs * (H + P [+ 1]), P = N + 1 (weighted), 0 (dot), H * H (bilinear), 12 * H * H + 12 * H (encoder).
     """
 
     def __init__(
@@ -69,9 +71,13 @@ class Attend(Head):
         *,
         form: Literal["weighted", "dot", "bilinear", "encoder"] = "dot",
         heads: Count = HEADS,
+        embedding: bool = False,
         bias: bool = True,
     ) -> None:
         super().__init__()
+        if layers == 1 and not embedding:
+            raise Impossible("embedding", "there is no other layer; give true")
+        self.layers, self.reads = layers, "all" if embedding else tuple(range(1, layers))
         if form != "encoder" and heads != HEADS:
             raise Impossible("heads", f"only for form 'encoder', not {form!r}")
         if form == "encoder" and width % heads:
@@ -81,12 +87,17 @@ class Attend(Head):
         self.queries = nn.Parameter(torch.empty(outputs, width).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
         if form == "weighted":
-            self.weights = nn.Parameter(torch.full((outputs, layers), 1 / layers))
+            read = layers if embedding else layers - 1
+            self.weights = nn.Parameter(torch.full((outputs, read), 1 / read))
             self.gamma = nn.Parameter(torch.ones(outputs))
         elif form == "bilinear":
             self.maps = nn.Parameter(torch.eye(width).repeat(outputs, 1, 1))  # (outputs, H, H)
         elif form == "encoder":
             self.encoders = nn.ModuleList(LayerEncoder(width, heads) for _ in range(outputs))
+
+    @classmethod
+    def as_in_0_1(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
+        return {"embedding": True, **spec}
 
     def forward(self, states: States) -> Tensor:
         layers = states.layers
@@ -114,5 +125,6 @@ class Attend(Head):
         """The size of the learned weights as shares, mean over outputs; None where they depend on the token."""
         if self.form != "weighted":
             return None
-        size = self.weights.detach().abs()  # (outputs, L)
-        return (size / size.sum(dim=1, keepdim=True)).mean(dim=0)
+        size = self.weights.detach().abs()  # (outputs, N)
+        shares = (size / size.sum(dim=1, keepdim=True)).mean(dim=0)
+        return pad(shares, (self.layers - len(shares), 0))  # (L,)

@@ -10,8 +10,9 @@ from annotated_types import Interval
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
-from bertvision.backbone.states import Reads, States
+from bertvision.backbone.states import POOLED, Reads, States, numbered
 from bertvision.errors import UserError, nearest
 from bertvision.registry import HEADS, TASKS
 from bertvision.schema import LARGEST, validate
@@ -27,9 +28,15 @@ def _odd(value: int) -> int:
 
 # Types of options with limits. They are checked when a recipe is read, before any head is built.
 Count = Annotated[int, Interval(ge=1, le=LARGEST)]
+Places = Annotated[int, Interval(ge=0, le=LARGEST)]
 Odd = Annotated[int, AfterValidator(_odd)]
 Share = Annotated[float, Interval(ge=0, lt=1)]
-LIMITS: dict[Any, str] = {Count: "at least 1", Odd: "an odd number, at least 1", Share: "at least 0 and below 1"}
+LIMITS: dict[Any, str] = {
+    Count: "at least 1",
+    Places: "at least 0",
+    Odd: "an odd number, at least 1",
+    Share: "at least 0 and below 1",
+}
 TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
 
 
@@ -52,8 +59,8 @@ class Option:
 
 # Keyword arguments of a head that are no options: the task decides them.
 GIVEN = ("positions", "bias")
-# May be given to any head of a task with one prediction per window, beside its options.
-REDUCE = Literal["first", "mean", "sum"]
+# May be given to any head, beside its options. reduce: to those of a task with one prediction per window.
+COMMON: dict[str, Any] = {"reduce": Literal["first", "mean", "sum"], "depth": Count}
 
 
 class Head(nn.Module):
@@ -64,16 +71,24 @@ class Head(nn.Module):
     neighbouring tokens or "cls" for [CLS] alone, and `bias`, False where positions compete with each other, so that a
     bias would shift all of them alike.
 
-    reads: "all" layers, the "last" one, or the numbers of some, to be asked for by `states.layer(number)`; a source
-    need not deliver more than the heads together read.
+    reads: "all" layers, the "last" one, or the numbers of some; `states.layers` then holds these and no others, and
+    `states.layer(number)` one of them. POOLED is the encoder's own pooler. A source need not deliver more than the
+    heads together read.
     needs_tokens: whether the head makes no sense on [CLS] alone.
     reduce: how its rows become one prediction per window: not at all, [CLS] alone, or mean or sum over real tokens.
+    above: layers of the encoder that it was built without, because of its `depth`.
     """
 
     kind: ClassVar[str]
     needs_tokens: ClassVar[bool] = False
     reads: Reads = "all"
     reduce: Reduce | None = None  # set by `build_head` unless the head did
+    above: int = 0
+
+    @classmethod
+    def as_in_0_1(cls, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """A spec that version 0.1 saved, in today's words: where the default of an option has changed, it is named."""
+        return dict(spec)
 
     @property
     def positions(self) -> Literal["all", "cls"]:
@@ -89,6 +104,7 @@ class Head(nn.Module):
 
         States may hold all tokens or, if that is all the head reads, only [CLS].
         """
+        states = states.only(self.reads)
         if self.positions == "cls":
             return self(states.cls())[:, 0]
         rows = self(states)
@@ -99,12 +115,17 @@ class Head(nn.Module):
         return total / real.sum(dim=1) if self.reduce == "mean" else total
 
     def parameter_count(self) -> int:
-        """Number of parameters, all of them trainable."""
-        return sum(parameter.numel() for parameter in self.parameters())
+        """How many numbers training sets: all parameters, and the means and variances that a batch norm keeps."""
+        return sum(tensor.numel() for tensor in self.state_dict().values() if tensor.is_floating_point())
 
     def layer_weights(self) -> Tensor | None:
         """How much the head takes from each layer: (L,), sum 1, none below 0. None if it learned no such weights."""
         return None
+
+    def encoder_weights(self) -> Tensor | None:
+        """The same for all layers of the encoder, those above its `depth` too, which are 0."""
+        own = self.layer_weights()
+        return None if own is None else pad(own, (0, self.above))
 
 
 def register(kind: str) -> Callable[[type[Head]], type[Head]]:
@@ -135,10 +156,10 @@ def check_spec(spec: Mapping[str, Any], where: str = "head") -> None:
     for name, value in spec.items():
         if name == "kind":
             continue
-        if name not in known and name != "reduce":
+        if name not in known and name not in COMMON:
             hint = nearest(str(name), known) if known else "it has no options"
             raise UserError(f"{where}.{name}: {kind!r} has no such option; {hint}")
-        validate(known[name].hint if name in known else REDUCE, value, f"{where}.{name}")
+        validate(known[name].hint if name in known else COMMON[name], value, f"{where}.{name}")
 
 
 class Impossible(UserError):
@@ -171,10 +192,26 @@ def build_head(spec: Mapping[str, Any], *, layers: int, width: int, task: str, o
     given = {"positions": "cls" if reduce == "first" else "all", "bias": not serves.positions_compete}
     wanted = inspect.signature(cls.__init__).parameters
     arguments = {name: value for name, value in given.items() if name in wanted}
-    arguments |= {name: value for name, value in spec.items() if name not in ("kind", "reduce")}
-    head = cls(layers, width, outputs, **arguments)
-    head.reduce = head.reduce or reduce
+    arguments |= {name: value for name, value in spec.items() if name != "kind" and name not in COMMON}
+    depth = spec.get("depth", layers - 1)
+    if depth >= layers:
+        raise Impossible("depth", f"{depth} is too much: the encoder has {layers - 1} blocks")
+    head = cls(depth + 1, width, outputs, **arguments)
+    head.reduce, head.above = head.reduce or reduce, layers - 1 - depth
+    if head.above:
+        head.reads = numbered(head.reads, depth + 1)
+        if POOLED in head.reads:
+            raise Impossible("depth", "the pooler is above the last block; leave out depth or pooled")
     return head
+
+
+SPECS = 2  # noted beside saved specs; version 0.1 noted nothing
+
+
+def saved_spec(spec: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:
+    """A spec from a file, meaning what it meant when it was saved. about: what was noted with it."""
+    old = about.get("specs") != SPECS and spec["kind"] in HEADS
+    return HEADS[spec["kind"]].as_in_0_1(spec) if old else dict(spec)
 
 
 def head_name(spec: Mapping[str, Any]) -> str:

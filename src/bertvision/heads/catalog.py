@@ -2,13 +2,17 @@
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal, get_args, get_origin
 
 import torch
 
 from bertvision.backbone.plan import Plan, Tuning, known_plan, known_shape
+from bertvision.errors import TooLarge
 from bertvision.heads.base import LIMITS, Option, build_head, options
 from bertvision.registry import HEADS, TASKS
+
+LARGEST = 1_000_000  # layers, or width
 
 
 def catalog(layers: int, width: int, task: str, outputs: int | None = None) -> list[dict[str, Any]]:
@@ -28,9 +32,7 @@ def _entry(kind: str, layers: int, width: int, task: str, outputs: int | None) -
     parameters = None
     tasks = [name for name in TASKS if not (head.needs_tokens and TASKS[name].reduce == "first")]
     if task in tasks:
-        with torch.device("meta"):  # shapes without numbers: a count costs neither time nor memory
-            built = build_head({"kind": kind}, layers=layers, width=width, task=task, outputs=outputs)
-        parameters = built.parameter_count()
+        parameters = head_size({"kind": kind}, layers=layers, width=width, task=task, outputs=outputs)
     return {
         "kind": kind,
         "summary": " ".join(description.split("\n\n")[0].split()),
@@ -40,6 +42,19 @@ def _entry(kind: str, layers: int, width: int, task: str, outputs: int | None) -
         "options": [_option(name, option) for name, option in options(kind).items()],
         "parameters": parameters,
     }
+
+
+def head_size(
+    spec: Mapping[str, Any], *, layers: int, width: int, task: str, outputs: int | None = None, key: str = "head"
+) -> int:
+    """Parameters of a head that is not built; TooLarge, naming `key`, if none could be."""
+    if max(layers, width) > LARGEST:
+        raise TooLarge(key, f"{layers:,} layers of width {width:,}")
+    try:
+        with torch.device("meta"):  # shapes without numbers: a count costs neither time nor memory
+            return build_head(spec, layers=layers, width=width, task=task, outputs=outputs).parameter_count()
+    except (RuntimeError, OverflowError, MemoryError) as error:
+        raise TooLarge(key, " ".join(str(error).split())[:100]) from None
 
 
 def _option(name: str, option: Option) -> dict[str, Any]:
@@ -66,11 +81,12 @@ def parameter_table(
     `total` is backbone + added (adapters, LoRA) + head; `trainable` is what of it trains, the head always does.
     `head_percent` compares the head, as the papers do, with the encoder and its own read-out (`backbone_with_readout`).
     """
+    if head_spec is not None and head_spec.get("pooled"):
+        tuning = replace(tuning or Tuning(), pooler=True)
     layers, size, plan = encoder_counts(backbone, tuning)
-    with torch.random.fork_rng(devices=[]):  # counting leaves no trace in the random numbers
-        specs = [{"kind": "last"}, *([] if head_spec is None else [head_spec])]
-        built = [build_head(spec, layers=layers, width=size, task=task, outputs=outputs) for spec in specs]
-    readout, head = [*(one.parameter_count() for one in built), 0][:2]
+    specs = [{"kind": "last"}, *([] if head_spec is None else [head_spec])]
+    shape: dict[str, Any] = {"layers": layers, "width": size, "task": task, "outputs": outputs}
+    readout, head = [*(head_size(spec, **shape) for spec in specs), 0][:2]
     total, trainable = plan.base + plan.added + head, plan.trainable + head
     return {
         "backbone": backbone,
@@ -90,11 +106,14 @@ def parameter_table(
 def encoder_counts(backbone: str, tuning: Tuning | None = None) -> tuple[int, int, Plan]:
     """Layers, width and plan of an encoder: from known numbers, else by building it without weights."""
     tuning = tuning or Tuning()
-    if (shape := known_shape(backbone)) and not tuning.lora:
+    if (shape := known_shape(backbone)) and not (tuning.lora or tuning.pooler or tuning.biases or tuning.depth):
         return shape["blocks"] + 1, shape["width"], known_plan(shape, tuning)
     from bertvision.backbone.anatomy import layer_count, width
     from bertvision.backbone.shapes import empty_model
     from bertvision.backbone.tuning import apply
 
     model = empty_model(backbone)
-    return layer_count(model), width(model), apply(model, tuning)
+    try:
+        return layer_count(model), width(model), apply(model, tuning)
+    except RuntimeError as error:
+        raise TooLarge("adapters or lora", " ".join(str(error).split())[:100]) from None

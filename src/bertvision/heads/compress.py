@@ -5,10 +5,11 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, linear
+from torch.nn.functional import gelu, linear, pad
 
 from bertvision.backbone.states import States
-from bertvision.heads.base import CACHE, Count, Head, Impossible, in_slices, register
+from bertvision.errors import UserError
+from bertvision.heads.base import CACHE, Count, Head, Impossible, Places, in_slices, register
 from bertvision.heads.pool import LayerPool
 
 
@@ -37,10 +38,11 @@ class Compress(Head):
 
     shared: one D for all layers, or one per layer. skip: the last layer's states are concatenated before W.
     pool_first: D is applied once, to the mix of all layers (weights = "learned" or "mean", see `pool`). beside: that
-    mix is concatenated before W. tokens (labels, score): "cls" reads [CLS]; "all" reads every real token and takes the
-    mean before W.
-    Parameters: (shared ? 1 : L) * (H + 1) * A + outputs * (L * A + (skip + beside) * H + 1), L = 1 with pool_first;
-    plus L + 1 for a learned mix, with pool_first or beside.
+    mix is concatenated before W. squeezed_mix: GELU(D' mix) is, with a D' of its own (BERTVision's "Tenney"). tokens
+    (labels, score): "cls" reads [CLS]; "all" reads every real token and takes the mean before W, or with places = T
+    (data.max_length or more) flattens them: each of the T token places has a W of its own, and padding counts zero.
+    Parameters: (shared ? 1 : L) * (H + 1) * A + outputs * (T * (L * A + (skip + beside) * H) + 1), L = 1 with
+    pool_first, T = 1 without places; plus L + 1 for a learned mix; plus (H + 1 + T * outputs) * A for squeezed_mix.
     """
 
     def __init__(
@@ -54,58 +56,81 @@ class Compress(Head):
         skip: bool = False,
         pool_first: bool = False,
         beside: bool = False,
+        squeezed_mix: bool = False,
         weights: Literal["learned", "mean"] = "learned",
         tokens: Literal["cls", "all"] = "cls",
+        places: Places = 0,
         positions: Literal["all", "cls"] = "all",
     ) -> None:
         super().__init__()
+        mixes = pool_first or beside or squeezed_mix
         if tokens == "all" and positions == "all":
             raise Impossible("tokens", "every token is read already; leave it out")
-        if weights == "mean" and not (pool_first or beside):
-            raise Impossible("weights", "there is no mix of layers without pool_first or beside")
-        self.skip, self.pool_first, self.beside = skip, pool_first, beside
-        if tokens == "all":
-            self.reduce = "mean"  # W is linear: the mean of the logits is W of the mean of the features
-        self.pool = LayerPool(layers, weights) if pool_first or beside else None
+        if weights == "mean" and not mixes:
+            raise Impossible("weights", "there is no mix of layers without pool_first, beside or squeezed_mix")
+        if places and tokens != "all":
+            raise Impossible("places", 'only with tokens = "all"')
+        self.skip, self.pool_first, self.beside, self.places = skip, pool_first, beside, places
+        if tokens == "all":  # W is linear: the mean of the logits is W of the mean of the features
+            self.reduce = "sum" if places else "mean"
+        self.pool = LayerPool(layers, weights) if mixes else None
         seen = 1 if pool_first else layers
         self.squeeze = Squeeze(seen, width, size, shared)
-        self.readout = nn.Linear(seen * size + (skip + beside) * width, outputs)
+        self.second = Squeeze(1, width, size) if squeezed_mix else None
+        self.sizes = [seen * size, *([size] if squeezed_mix else []), *([width] * (skip + beside))]
+        self.readout = nn.Linear(max(1, places) * sum(self.sizes), outputs)
 
     def forward(self, states: States) -> Tensor:
         layers = states.layers  # (B, L, S, H)
-        pooled = None if self.pool is None else self.pool(layers)  # (B, S, H)
-        squeezed = pooled.unsqueeze(1) if self.pool_first and pooled is not None else layers  # (B, 1 or L, S, H)
-        by_layer, rest = self._readout_parts()
+        mix = None if self.pool is None else self.pool(layers)  # (B, S, H)
+        squeezed = mix.unsqueeze(1) if self.pool_first and mix is not None else layers  # (B, 1 or L, S, H)
         _, depth, tokens, _ = squeezed.shape
+        by_layer, rest = self._readout_parts(tokens)
 
         def read_squeezed(part: Tensor) -> Tensor:
+            if self.places:
+                return torch.einsum("blsa,lsao->bso", self.squeeze(part), by_layer)
             return torch.matmul(self.squeeze(part), by_layer).sum(dim=1)  # (b, L, S, outputs) -> (b, S, outputs)
 
         # One example at a time where each layer has its own D: a larger batch would make a copy of all D per example.
         floats = depth * tokens * self.squeeze.weight.shape[1] if len(self.squeeze.weight) == 1 else CACHE
-        logits = in_slices(read_squeezed, floats, squeezed) + self.readout.bias
-        beside = [layers[:, -1]] if self.skip else []
-        if self.beside and pooled is not None:
-            beside.append(pooled)
-        for one, weight in zip(beside, rest, strict=True):
-            logits = logits + linear(one, weight)
+        bias: Tensor = self.readout.bias
+        if self.places:  # rows are added up: the bias counts once, at [CLS]
+            bias = pad(bias[None], (0, 0, 0, tokens - 1))  # (S, outputs)
+        logits = in_slices(read_squeezed, floats, squeezed) + bias
+        for one, weight in zip(self._beside(layers, mix), rest, strict=True):
+            logits = logits + (torch.einsum("bsh,sho->bso", one, weight) if self.places else linear(one, weight))
         return logits
 
     def layer_weights(self) -> Tensor | None:
         """The norm of what W reads from each layer, as shares; the learned mix with pool_first."""
         if self.pool_first and self.pool is not None:
             return self.pool.layer_weights()
-        norms = self._readout_parts()[0].detach().flatten(1).norm(dim=1)  # (L,)
+        norms = self._readout_parts(self.places)[0].detach().flatten(1).norm(dim=1)  # (L,)
         return norms / norms.sum()
 
-    def _readout_parts(self) -> tuple[Tensor, list[Tensor]]:
-        """W as it is applied: (L, A, outputs) for the squeezed layers, and (outputs, H) for each state beside them.
+    def _beside(self, layers: Tensor, mix: Tensor | None) -> list[Tensor]:
+        """What W reads beside the squeezed layers, (B, S, size or H) each."""
+        found = [self.second(mix.unsqueeze(1)).squeeze(1)] if self.second is not None and mix is not None else []
+        found += [layers[:, -1]] if self.skip else []
+        return [*found, mix] if self.beside and mix is not None else found
 
-        Reading layer by layer and adding up spares a transposed copy of all squeezed states.
+    def _readout_parts(self, tokens: int) -> tuple[Tensor, list[Tensor]]:
+        """W as it is applied: (L, A, outputs) for the squeezed layers, and (outputs, H) for each part beside them.
+
+        With places, of the first S of them: (L, S, A, outputs), and (S, H, outputs). Reading layer by layer and adding
+        up spares a transposed copy of all squeezed states.
         """
-        total = self.readout.in_features
-        _, size, width = self.squeeze.weight.shape
-        extra = (self.skip + self.beside) * width
-        squeezed, rest = self.readout.weight.split([total - extra, extra], dim=1)
-        by_layer = squeezed.unflatten(1, (-1, size)).permute(1, 2, 0)  # (L, A, outputs)
-        return by_layer, list(rest.split(width, dim=1)) if extra else []
+        size = self.squeeze.weight.shape[1]
+        if not self.places:
+            squeezed, *rest = self.readout.weight.split(self.sizes, dim=1)
+            return squeezed.unflatten(1, (-1, size)).permute(1, 2, 0), rest
+        if tokens > self.places:
+            raise UserError(
+                f"head.places: {tokens} tokens for {self.places} places; give data.max_length = {self.places}"
+            )
+        whole = self.readout.weight.unflatten(1, (self.places, -1))[:, :tokens].permute(
+            1, 2, 0
+        )  # (S, features, outputs)
+        squeezed, *rest = whole.split(self.sizes, dim=1)
+        return squeezed.unflatten(1, (-1, size)).transpose(0, 1), rest

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, dropout, gelu, linear, pad
 
-from bertvision.backbone.states import States
+from bertvision.backbone.states import POOLED, States
 from bertvision.heads.base import Count, Head, Impossible, Share, eager_on_cpu, in_slices, register
 from bertvision.heads.compress import Squeeze
-from bertvision.heads.conv_deep import FULL, SHORT, Inception, Xception, tokens_plan
-from bertvision.heads.pool import LayerPool
+from bertvision.heads.conv_deep import Inception, Xception
+from bertvision.heads.pool import LayerPool, check_cls
+from bertvision.heads.xception import FullXception, ShortXception
 
 COMPRESSED = 386  # the size that the paper's heads of this kind use
 LARGEST = 7  # kernels of 1 to 7
@@ -149,7 +150,8 @@ class Conv(Head):
     dense layer to 22; "grid", the same with N x N kernels over tokens and width, dense to 50; `dilated` adds to both
     kernels that reach four times as far. "inception": a strided convolution and five blocks of parallel 1 x 1, 3 x 3,
     5 x 5 windows and maximum. "xception": residual blocks of separable 3 x 3 convolutions. For labels and score the
-    image is one row, [CLS]: windows run along the width, and depth = "full" is Xception in its original size.
+    image is one row, [CLS], and windows run along the width; "xception" is then BERTVision's, network = "short"
+    or "full", with batch norms, and pooled puts the output of the encoder's own pooler before the layers, as channel 0.
     Parameters: f's (see its class) + W's outputs * (features + [386] + [H] + 1) + [L + 1] + [(H + 1) * 386].
     """
 
@@ -165,7 +167,8 @@ class Conv(Head):
         filters: Count = 8,
         dilated: bool = False,
         skip: bool = False,
-        depth: Literal["short", "full"] = "short",
+        network: Literal["short", "full"] = "short",
+        pooled: bool = False,
         dropout: Share = 0.0,
         positions: Literal["all", "cls"] = "all",
     ) -> None:
@@ -178,20 +181,26 @@ class Conv(Head):
             raise Impossible("dilated" if dilated else "filters", f"only for form 'row' and 'grid', not {form!r}")
         if input == "states" and weights == "mean":
             raise Impossible("weights", "only for input 'pooled' and 'compressed'; 'states' takes the layers unmixed")
-        if depth == "full" and (form != "xception" or tokens):
-            raise Impossible("depth", "'full' is for form 'xception' on [CLS] alone")
-        self.skip, self.dropout = skip, dropout
+        if network == "full" and (form != "xception" or tokens):
+            raise Impossible("network", "'full' is for form 'xception' on [CLS] alone")
+        if pooled:
+            check_cls(positions)
+            if form != "xception" or input != "states":
+                raise Impossible("pooled", "only for form 'xception' and input 'states'")
+            self.reads = (POOLED, *range(layers))
+        self.skip, self.dropout, self.pooled = skip, dropout, pooled
         self.pool = None if input == "states" else LayerPool(layers, weights)
         self.squeeze = Squeeze(1, width, COMPRESSED) if input == "compressed" else None
-        channels = layers if input == "states" else 1
-        self.trunk: Parallel | Inception | Xception
+        channels = layers + pooled if input == "states" else 1
+        self.trunk: Parallel | Inception | Xception | ShortXception | FullXception
         if parallel:
             self.trunk = Parallel(channels, width, form, filters, dilated)
         elif form == "inception":
             self.trunk = Inception(channels, width, tokens)
+        elif tokens:
+            self.trunk = Xception(channels, width)
         else:
-            plan = tokens_plan(width) if tokens else FULL if depth == "full" else SHORT
-            self.trunk = Xception(channels, width, plan, reach=3 if tokens else 1)
+            self.trunk = FullXception(channels) if network == "full" else ShortXception(channels)
         extras = (COMPRESSED if self.squeeze else 0) + (width if skip else 0)
         self.readout = nn.Linear(self.trunk.features + extras, outputs)
 
@@ -210,5 +219,5 @@ class Conv(Head):
         """The learned mix; with input = "states" the norm of the first kernels that read each layer, as shares."""
         if self.pool is not None:
             return self.pool.layer_weights()
-        norms = self.trunk.channel_norms()  # (L,)
+        norms = self.trunk.channel_norms()[self.pooled :]  # (L,)
         return norms / norms.sum()

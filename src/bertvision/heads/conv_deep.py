@@ -4,14 +4,13 @@ Inside them the channels come last, (B, S, W, C): dense layers and norms over th
 convolutions run twice as fast on a CPU. No norm includes more than one position, so padding changes nothing.
 """
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, relu
 
-STRIDE = 4  # of Inception
+STRIDE = 4  # along the width
 
 
 def blank(image: Tensor, mask: Tensor) -> Tensor:
@@ -122,37 +121,15 @@ class Inception(nn.Module):
         return self.stem.channel_norms()
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How deep and how wide, in channels. stride: of the stem and of each entry and exit block, along the width."""
-
-    stem: tuple[int, int]
-    entry: tuple[int, ...]
-    middle: int  # residual blocks at the last entry block's size
-    exit: int | None  # one more block, whose first convolution keeps the size
-    tail: tuple[int, ...]
-    stride: int
-
-
-SHORT = Plan(stem=(16, 32), entry=(64, 128, 256), middle=0, exit=None, tail=(320,), stride=4)
-FULL = Plan(stem=(32, 64), entry=(128, 256, 728), middle=8, exit=1024, tail=(1536, 2048), stride=2)
-
-
-def tokens_plan(width: int) -> Plan:
-    """The plan for every token of a sequence. Channels grow with the encoder's width, as its own cost does."""
-    c = max(8, width // 16)
-    return Plan((c, c), (2 * c, 4 * c, 8 * c), middle=4, exit=None, tail=(16 * c, 24 * c), stride=4)
-
-
 class Separable(nn.Module):
-    """norm(P (K * x)): a reach x 3 kernel for each channel, then a dense layer across channels.
+    """norm(P (K * x)): a 3 x 3 kernel for each channel, then a dense layer across channels.
 
-    (B, S, W, C) -> (B, S, W, out). Parameters: reach * 3 * C + C * out + 2 * out.
+    (B, S, W, C) -> (B, S, W, out). Parameters: 9 * C + C * out + 2 * out.
     """
 
-    def __init__(self, channels: int, out: int, reach: int) -> None:
+    def __init__(self, channels: int, out: int) -> None:
         super().__init__()
-        self.depth = nn.Conv2d(channels, channels, (reach, 3), padding=(reach // 2, 1), groups=channels, bias=False)
+        self.depth = nn.Conv2d(channels, channels, 3, padding=1, groups=channels, bias=False)
         self.point = nn.Linear(channels, out, bias=False)
         self.norm = nn.LayerNorm(out)
 
@@ -166,10 +143,10 @@ class XceptionBlock(nn.Module):
     x' is x itself, or norm(P x) at every stride-th position where size or width change.
     """
 
-    def __init__(self, sizes: tuple[int, ...], reach: int, stride: int = 1) -> None:
+    def __init__(self, sizes: tuple[int, ...], stride: int = 1) -> None:
         super().__init__()
         self.stride = stride
-        self.steps = nn.ModuleList(Separable(before, after, reach) for before, after in pairwise(sizes))
+        self.steps = nn.ModuleList(Separable(before, after) for before, after in pairwise(sizes))
         changes = stride > 1 or sizes[0] != sizes[-1]
         self.shortcut = nn.Linear(sizes[0], sizes[-1], bias=False) if changes else None
         self.norm = nn.LayerNorm(sizes[-1]) if changes else None
@@ -186,28 +163,25 @@ class XceptionBlock(nn.Module):
 
 
 class Xception(nn.Module):
-    """Two convolutions, residual blocks of separable convolutions, a tail of them: (B, C, S, W) -> (B, S, features).
+    """Two convolutions of c channels, residual blocks of 2c, 4c, 8c and four of 8c, a tail of 16c, 24c; c = H / 16.
 
-    reach: tokens that one kernel spans; 3 for all tokens, 1 for [CLS] alone. All that is left of the width, a few
-    positions, is handed on: a unit of the encoder has a meaning of its own, so positions are not averaged.
+    (B, C, S, W) -> (B, S, features), c at least 8: channels grow with the encoder's width, as its own cost does. The
+    width falls to a quarter in the stem and in each of the first three blocks. All that is left of it, a few positions,
+    is handed on: a unit of the encoder has a meaning of its own, so positions are not averaged.
     """
 
-    def __init__(self, channels: int, width: int, plan: Plan, reach: int) -> None:
+    def __init__(self, channels: int, width: int) -> None:
         super().__init__()
-        first, second = plan.stem
-        self.stem = Stem(channels, first, reach, plan.stride)
-        self.second = Stem(first, second, reach, stride=1)
-        sizes = [second, *plan.entry]
-        blocks = [XceptionBlock((before, after, after), reach, plan.stride) for before, after in pairwise(sizes)]
-        blocks += [XceptionBlock((sizes[-1],) * 4, reach) for _ in range(plan.middle)]
-        if plan.exit:
-            blocks.append(XceptionBlock((sizes[-1], sizes[-1], plan.exit), reach, plan.stride))
-        self.blocks = nn.ModuleList(blocks)
-        sizes = [plan.exit or sizes[-1], *plan.tail]
-        self.tail = nn.ModuleList(Separable(before, after, reach) for before, after in pairwise(sizes))
-        for _ in range(1 + len(plan.entry) + bool(plan.exit)):
-            width = -(-width // plan.stride)
-        self.features = width * sizes[-1]
+        c = max(8, width // 16)
+        self.stem = Stem(channels, c, 3, STRIDE)
+        self.second = Stem(c, c, 3, stride=1)
+        sizes = [c, 2 * c, 4 * c, 8 * c]
+        blocks = [XceptionBlock((before, after, after), STRIDE) for before, after in pairwise(sizes)]
+        self.blocks = nn.ModuleList([*blocks, *(XceptionBlock((8 * c,) * 4) for _ in range(4))])
+        self.tail = nn.ModuleList([Separable(8 * c, 16 * c), Separable(16 * c, 24 * c)])
+        for _ in range(4):
+            width = -(-width // STRIDE)
+        self.features = width * 24 * c
 
     def forward(self, image: Tensor, mask: Tensor) -> Tensor:
         image = self.second(self.stem(channels_last(image), mask), mask)

@@ -5,8 +5,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from bertvision.backbone.states import States
-from bertvision.heads.base import Head, register
+from bertvision.backbone.states import POOLED, Reads, States
+from bertvision.heads.base import Head, Impossible, register
 
 
 class LayerPool(nn.Module):
@@ -35,17 +35,35 @@ class LayerPool(nn.Module):
         return self.weights.detach().softmax(dim=0) if self.learned else None
 
 
+def check_cls(positions: Literal["all", "cls"]) -> None:
+    """The pooler's output is one vector per window."""
+    if positions == "all":
+        raise Impossible("pooled", "the pooler reads [CLS] alone, and this head every token; leave it out")
+
+
 @register("last")
 class Last(Head):
     """logits = W h_L + b, on the last layer.
 
-    Parameters: H * outputs + outputs.
+    pooled (labels, score): W reads the encoder's own pooler, tanh(P h_L + p) of [CLS], which trains with the encoder.
+    Parameters: H * outputs + outputs; the pooler's are the encoder's.
     """
 
-    reads = "last"
+    reads: Reads = "last"
 
-    def __init__(self, layers: int, width: int, outputs: int) -> None:
+    def __init__(
+        self,
+        layers: int,
+        width: int,
+        outputs: int,
+        *,
+        pooled: bool = False,
+        positions: Literal["all", "cls"] = "all",
+    ) -> None:
         super().__init__()
+        if pooled:
+            check_cls(positions)
+            self.reads = (POOLED,)
         self.readout = nn.Linear(width, outputs)
 
     def forward(self, states: States) -> Tensor:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from bertvision.errors import UserError, nearest
-from bertvision.heads.base import Impossible, Odd, Option, Share, check_spec, options
+from bertvision.heads.base import Impossible, Odd, Option, Places, Share, check_spec, options
 from bertvision.recipe import HeadEntry
 from bertvision.schema import Number, validate
 
@@ -171,7 +171,7 @@ def _usual(option: Option) -> Choices | Range | None:
         return Choices(KERNELS)
     if option.hint == Share:
         return Range(0.0, MOST_DROPOUT)
-    if option.type is not int:
+    if option.type is not int or option.hint == Places:  # places follow from the length of the texts
         return None
     low, high = min(SIZES[0], max(1, option.default // TIMES)), min(SIZES[1], option.default * TIMES)
     return Range(low, high, log=True, whole=True).widened([option.default])

@@ -1,6 +1,7 @@
 """Scores and analyses for the terminal."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -11,33 +12,47 @@ from rich.text import Text
 
 from bertvision.evaluate.score import Score
 from bertvision.report import TEXTS
-from bertvision.report.findings import group_grids, number_grid
-from bertvision.report.grid import PARAMETERS, Grid, grid_of, member_grid, numbers, words
-from bertvision.report.rows import Metric, Row, main_metric, metrics_of, summarise
+from bertvision.report.findings import agreement_grid, group_grids, number_grid, published_grid
+from bertvision.report.grid import Grid, main_grid
+from bertvision.report.published import Entry, sources
+from bertvision.report.reading import Study
+from bertvision.report.rows import Row, summarise
 from bertvision.report.sections import row_notes
 from bertvision.report.sentences import over_seeds
-from bertvision.report.variants import outcome_grid, outcomes
+from bertvision.report.variants import outcome_grid, outcomes_of
 
 ERRORS = 5  # shown; all are in the file
 CONTEXT_WORDS = 60  # shown of a context
 
 
-def console_table(scores: Iterable[Score]) -> Table:
-    """Scores for the width of a terminal: the main metric and one more, the difference and the parameters.
-
-    Of several variants: one line each, as at the top of their report.
-    """
-    rows = summarise(scores)
-    variants = {row.variant for row in rows}
-    grid = outcome_grid(outcomes(rows, {})) if any(variants) else member_grid(rows, _narrow(rows), costs=[PARAMETERS])
-    several = any(len(row.seeds) > 1 for row in rows)
-    alone = "single runs" if len(variants) > 1 else "a single run"
-    return grid_table(grid, f"mean ± sample standard deviation over {over_seeds(rows)}" if several else alone)
+def print_study(study: Study) -> None:
+    """Prints the scores of a study, with published ones beside them, and the notes of its score rows."""
+    if study.variants:
+        rows = [replace(row, variant=name) for name, one in study.variants.items() for row in one.rows]
+        Console().print(grid_table(outcome_grid(outcomes_of(study)), _over(rows)))
+    else:
+        Console().print(score_table(study.rows, study.paper))
+    _print_notes(study.scores)
 
 
 def print_scores(scores: Sequence[Score]) -> None:
     """Prints scores as a table as wide as the terminal, and their notes."""
-    Console().print(console_table(scores))
+    Console().print(score_table(summarise(scores)))
+    _print_notes(scores)
+
+
+def score_table(rows: Sequence[Row], paper: Sequence[Entry] = ()) -> Table:
+    """One line per member: scores, published ones, differences to the backbone at its checkpoint and at equal cost."""
+    return grid_table(main_grid(rows, paper, brief=True), _over(rows))
+
+
+def _over(rows: Sequence[Row]) -> str:
+    if all(len(row.seeds) == 1 for row in rows):
+        return "single runs" if len({row.variant for row in rows}) > 1 else "a single run"
+    return f"mean ± sample standard deviation over {over_seeds(rows)}"
+
+
+def _print_notes(scores: Sequence[Score]) -> None:
     for name in dict.fromkeys(score.variant for score in scores):
         for note in row_notes([score for score in scores if score.variant == name]):
             print(f"{name}: {note}" if name else note)
@@ -56,8 +71,8 @@ def grid_table(grid: Grid, caption: str | None = None) -> Table:
     return table
 
 
-def print_analysis(found: Mapping[str, Any], console: Console | None = None) -> None:
-    """Prints an analysis; what a task does not have is left out."""
+def print_analysis(found: Mapping[str, Any], console: Console | None = None, paper: Sequence[Entry] = ()) -> None:
+    """Prints an analysis, with published numbers beside ours; what a task does not have is left out."""
     console = console or Console(highlight=False)
     members, agreement = found["members"], found["agreement"]
     console.print(f"Epoch {found['checkpoint']:g}, seed {found['seed']}, on the test set\n")
@@ -66,12 +81,14 @@ def print_analysis(found: Mapping[str, Any], console: Console | None = None) -> 
     for brief, heading, *_ in TEXTS["analysis"].values():
         if brief in grid.heading and brief != heading:
             console.print(Text(f"{brief}: {heading}"))
+    here = [entry for entry in paper if entry.get("checkpoint") == found["checkpoint"]]
+    if (published := published_grid(members, here)).lines:
+        console.print("\nBeside what was published", grid_table(published), sep="\n")
+        console.print(*map(Text, sources(entry for entry in here if entry.get("member") in members)), sep="\n")
     for title, grouped in group_grids(members).items():
         console.print(f"\n{title}", grid_table(grouped), sep="\n")
-    if len(names := agreement["members"]) > 1:  # members are numbered, so that many fit
-        member = ("Member", words(f"{number} {name}" for number, name in enumerate(names, 1)))
-        columns = [(str(n + 1), numbers((row[n] for row in agreement["matrix"]), ".0%")) for n in range(len(names))]
-        console.print("Agreement", grid_table(grid_of(member, *columns)), sep="\n")
+    if len(agreement["members"]) > 1:
+        console.print("Agreement", grid_table(agreement_grid(agreement)), sep="\n")
     for name, one in members.items():
         if one.get("layer_weights"):
             shares = "  ".join(f"{weight:.0%}" for weight in one["layer_weights"])
@@ -80,14 +97,6 @@ def print_analysis(found: Mapping[str, Any], console: Console | None = None) -> 
         console.print(f"\nErrors, {min(ERRORS, len(found['errors']))} of {len(found['errors'])} in analysis.json\n")
     for error in found["errors"][:ERRORS]:
         _print_error(error, console)
-
-
-def _narrow(rows: Sequence[Row]) -> list[Metric]:
-    """The main metric, and one more if there is room."""
-    metrics, main = metrics_of(rows), main_metric(rows)
-    wide = len({row.threshold_from for row in rows}) > 1 and any(len(row.seeds) > 1 for row in rows)
-    other = next((metric for metric in metrics if metric != main and not wide), main)
-    return [metric for metric in metrics if metric in (main, other)]
 
 
 def _print_error(error: Mapping[str, Any], console: Console) -> None:

@@ -7,7 +7,7 @@ serves light pages, dark pages and print. The same rows give the same bytes.
 import io
 import textwrap
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle, islice
 from typing import Any, NamedTuple
 
@@ -21,43 +21,19 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
-from numpy.typing import NDArray
 
 from bertvision.evaluate.pareto import pareto_front
 from bertvision.report import TEMPLATES
-from bertvision.report.rows import ROLES, Metric, Row
+from bertvision.report.published import Entry, beside
+from bertvision.report.rows import ROLES, Metric, Row, is_number
 
 INK = "#767676"  # equally far from white and from near-black; the page replaces it by its text colour
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito, without yellow and black
 MARKERS = ("o", "s", "^", "D", "v")  # five markers and six colours: the first thirty pairs differ
 ROLE_LOOKS = {"backbone": (INK, "o"), "head": (COLOURS[0], "^"), "ensemble": (COLOURS[1], "s")}
 CELL_HEIGHT = 0.54  # of a line of a heat map; the rest is for its name
-NUMBERED_COLUMNS = 13  # a heat map with more columns has no room for numbers in its cells
-TICKS = 6  # with more points than this, matplotlib places the ticks
+PUBLISHED = Line2D([], [], color=INK, marker="o", linestyle="", markerfacecolor="none", markersize=6)
 styled = mpl.rc_context(fname=TEMPLATES / "figures.mplstyle")
-
-
-class Gain(NamedTuple):
-    """A difference to the backbone with its range; is_interval: the range is the 95 % interval."""
-
-    mean: float
-    low: float
-    high: float
-    is_interval: bool
-
-    @property
-    def clear(self) -> bool:
-        """Whether there is an interval and it excludes zero."""
-        return self.is_interval and (self.low > 0 or self.high < 0)
-
-
-def gain_of(row: Row, key: str) -> Gain | None:
-    """What a row gains in a score, with its interval if there is one, else plus or minus one standard deviation."""
-    if (known := row.intervals.get(key)) is not None:
-        return Gain(known.difference, known.low, known.high, True)
-    if (spread := row.differences.get(key)) is not None:
-        return Gain(spread.mean, spread.mean - (spread.sd or 0.0), spread.mean + (spread.sd or 0.0), False)
-    return None
 
 
 def render(figure: Figure, name: str) -> tuple[str, bytes]:
@@ -80,40 +56,88 @@ def looks(count: int) -> list[tuple[str, str]]:
     return list(islice(zip(cycle(COLOURS), cycle(MARKERS)), count))
 
 
-@styled
-def forest_figure(gains: Mapping[str, Mapping[str, Gain]], xlabel: str) -> Figure:
-    """Forest plot: one group per name, one line per kind of gain; points are filled if their interval excludes zero.
+class Panel(NamedTuple):
+    """Part of a figure. rows: of one threshold kind. published: published (cost, score)."""
 
-    gains: name -> kind -> gain.
+    title: str
+    metric: Metric
+    rows: Sequence[Row]
+    published: Sequence[tuple[float, float]] = ()
+
+
+@styled
+def cost_figure(panels: Sequence[Panel], cost: Metric, across: bool = True) -> Figure:
+    """A score against a cost of training: the backbone is a line, heads and ensembles are points above or below it.
+
+    A dotted line leads from a checkpoint to each member trained on it. Bars: the 95 % interval of the difference to
+    the backbone of equal cost, so that a bar that does not reach the line means a clear difference. The line is dashed
+    where the backbone was not tuned that long. Published results are open marks. across: panels side by side.
     """
-    kinds = list(dict.fromkeys(kind for found in gains.values() for kind in found))
-    slot = len(kinds) + 1.5  # a line per kind, and room for the name above them
-    figure, axes = _canvas(0.9 + 0.2 * slot * len(gains))
-    for group, (name, found) in enumerate(gains.items()):
-        top = group * slot - 0.5
-        axes.vlines(0, top, top + len(kinds), color=INK, linewidth=1)  # zero, without crossing the names
-        axes.text(0, top - 0.1, _short(name), transform=axes.get_yaxis_transform(), va="bottom", fontsize=9)
-        for line, (kind, (colour, marker)) in enumerate(zip(kinds, looks(len(kinds)))):
-            if gain := found.get(kind):
-                place, face = group * slot + line, colour if gain.clear else "none"
-                axes.plot([gain.low, gain.high], [place, place], color=colour, linewidth=2)
-                axes.plot(gain.mean, place, marker, color=colour, markerfacecolor=face, markersize=6)
-    axes.set(ylim=(len(gains) * slot - 1.0, -1.8), yticks=[], xlabel=xlabel)
-    axes.spines["left"].set_visible(False)
-    axes.margins(x=0.08)
-    axes.grid(axis="x")
-    if len(kinds) > 1:
-        keys = [Line2D([], [], color=colour, marker=marker, linewidth=2) for colour, marker in looks(len(kinds))]
-        figure.legend(keys, kinds, loc="outside upper left", ncols=_columns(kinds))
+    names = list(dict.fromkeys(row.name for panel in panels for row in panel.rows if row.role != "backbone"))
+    look = dict(zip(names, looks(len(names))))
+    columns = 3 if across and len(panels) > 1 else _columns(names)
+    legend = 0.2 * -(-(len(names) + 2) // columns) + 0.1
+    size = (3.6 * len(panels), 3.5 + legend) if across and len(panels) > 1 else (5.2, 3.2 * len(panels) + legend)
+    figure = Figure(figsize=size, layout="constrained", facecolor="none")
+    grid = figure.subplots(*((1, len(panels)) if across else (len(panels), 1)), squeeze=False)
+    for axes, panel in zip(grid.flat, panels):
+        _draw_panel(axes, panel, cost, look)
+    keys = [Line2D([], [], color=INK, marker="o", linewidth=2.6, markersize=4.5)]
+    keys += [
+        Line2D([], [], color=colour, marker=marker, linestyle="", markersize=6) for colour, marker in look.values()
+    ]
+    published = [PUBLISHED] if any(panel.published for panel in panels) else []
+    labels = ["backbone", *map(_short, names), *["published" for _ in published]]
+    figure.legend([*keys, *published], labels, loc="outside lower left", ncols=columns)
     return figure
 
 
-@styled
-def front_figure(rows: Sequence[Row], metric: Metric, cost: Metric) -> Figure:
-    """The metric against a cost; the Pareto front is a line of filled, numbered points, named below.
+def _draw_panel(axes: Axes, panel: Panel, cost: Metric, look: Mapping[str, tuple[str, str]]) -> None:
+    place = {id(row): (row.scores[cost.key].mean, row.scores[panel.metric.key].mean) for row in panel.rows}
+    backbone = sorted((row for row in panel.rows if row.role == "backbone"), key=lambda row: row.epoch)
+    others = [row for row in panel.rows if row.role != "backbone"]
+    line, starts = [place[id(row)] for row in backbone], {row.epoch: place[id(row)] for row in backbone}
+    if line:
+        axes.plot(*zip(*line), "o-", color=INK, linewidth=2.6, markersize=4.5)
+        ends = [line[-1][0], max(x for x, _ in place.values())]
+        axes.plot(ends, [line[-1][1]] * 2, "--", color=INK, linewidth=1.2, alpha=0.7)
+    for row in backbone:  # beside the line; the first is close to the axis
+        offset, side = ((5, -11), "left") if row is backbone[0] else ((-6, 4), "right")
+        point: dict[str, Any] = {"xy": place[id(row)], "xytext": offset, "textcoords": "offset points"}
+        axes.annotate(f"epoch {row.epoch:g}", **point, ha=side, fontsize=8)
+    for row in others:
+        (x, y), (colour, marker) = place[id(row)], look[row.name]
+        if row.epoch in starts:
+            axes.plot(*zip(starts[row.epoch], (x, y)), ":", color=colour, linewidth=0.9, alpha=0.6)
+        if known := row.at_equal(cost.key, panel.metric.key):
+            rival = y - known.interval.difference
+            bar = [rival + known.interval.low, rival + known.interval.high]
+            axes.plot([x, x], bar, color=colour, linewidth=1.6, alpha=0.55, solid_capstyle="butt")
+        axes.plot(x, y, marker, color=colour, markersize=6)
+    for x, y in panel.published:
+        axes.plot(x, y, "o", color=INK, markerfacecolor="none", markersize=6)
+    _cost_axis(axes, [x for x, _ in [*place.values(), *panel.published]])
+    axes.set(xlabel=cost.label, ylabel=panel.metric.label)
+    axes.set_title(panel.title, fontsize=10, loc="left")
+    axes.margins(x=0.08, y=0.1)
+    axes.grid()
 
-    rows: of one threshold kind, with both numbers.
-    """
+
+def _cost_axis(axes: Axes, costs: Sequence[float]) -> None:
+    """Logarithmic if the costs differ much; zero has a place too."""
+    positive = [cost for cost in costs if cost > 0]
+    if positive and max(positive) > 30 * min(positive):
+        axes.set_xscale("symlog", linthresh=min(positive))
+    elif max(costs, default=0) >= 1e4:
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 22.7M, not 2.27 with 1e7 in a corner
+
+
+@styled
+def front_figure(panel: Panel, cost: Metric) -> Figure:
+    """The metric against a cost; the Pareto front is a line of larger, numbered points, named below. Published results
+    are open marks."""
+    rows, metric = panel.rows, panel.metric
     costs, scores = (np.array([row.scores[number.key].mean for row in rows]) for number in (cost, metric))
     front = pareto_front(costs.tolist(), scores.tolist())
     best = np.flatnonzero(front)[np.argsort(costs[front], kind="stable")].tolist()
@@ -121,23 +145,21 @@ def front_figure(rows: Sequence[Row], metric: Metric, cost: Metric) -> Figure:
     axes.step(costs[best], scores[best], where="post", color=INK, linewidth=1, alpha=0.7)
     for number, row in enumerate(rows):
         colour, marker = ROLE_LOOKS[row.role]
-        face, size = (colour, 7) if front[number] else ("none", 5)
-        axes.plot(costs[number], scores[number], marker, color=colour, markerfacecolor=face, markersize=size)
+        axes.plot(costs[number], scores[number], marker, color=colour, markersize=7 if front[number] else 4)
+    for x, y in panel.published:
+        axes.plot(x, y, "o", color=INK, markerfacecolor="none", markersize=6)
     for place, number in enumerate(best, 1):  # neighbours are close: their numbers alternate between the sides
         offset, side = ((-5, 5), "right") if place % 2 else ((6, -11), "left")
-        point = (costs[number], scores[number])
-        axes.annotate(str(place), point, offset, textcoords="offset points", ha=side, fontsize=8)
-    if costs.max() > 20 * max(costs.min(), 1e-9):
-        axes.set_xscale("symlog", linthresh=1)  # zero cost has a place too
-    elif costs.max() >= 1e4:
-        axes.xaxis.set_major_locator(MaxNLocator(5))
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 22.7M, not 2.27 with 1e7 in a corner
+        point: dict[str, Any] = {"xy": (costs[number], scores[number]), "xytext": offset, "textcoords": "offset points"}
+        axes.annotate(str(place), **point, ha=side, fontsize=8)
+    _cost_axis(axes, [*costs.tolist(), *(x for x, _ in panel.published)])
     axes.set(xlabel=cost.label, ylabel=metric.label)
     axes.margins(x=0.08, y=0.12)
     axes.grid()
     shown = {role: look for role, look in ROLE_LOOKS.items() if any(row.role == role for row in rows)}
     keys = [Line2D([], [], color=colour, marker=marker, linestyle="") for colour, marker in shown.values()]
-    figure.legend(keys, list(shown), loc="outside upper left", ncols=3)
+    more = {"published": PUBLISHED} if panel.published else {}
+    figure.legend([*keys, *more.values()], [*shown, *more], loc="outside upper left", ncols=4)
     names = [f"{place}  {_short(_full_name(rows[number], rows))}" for place, number in enumerate(best, 1)]
     text = {"handlelength": 0, "handletextpad": 0, "title": "On the front", "alignment": "left"}
     figure.legend([Line2D([], [], linestyle="") for _ in names], names, loc="outside lower left", **text)
@@ -145,24 +167,24 @@ def front_figure(rows: Sequence[Row], metric: Metric, cost: Metric) -> Figure:
 
 
 @styled
-def score_figure(rows: Sequence[Row], metric: Metric) -> Figure:
+def score_figure(rows: Sequence[Row], metric: Metric, paper: Sequence[Entry] = ()) -> Figure:
     """The metric against the epochs of fine-tuning, one line per member; shading is one standard deviation over seeds.
 
-    rows: of one threshold kind. With several variants, each has a colour.
+    rows: of one threshold kind. With several variants, each has a colour. Published results are open marks.
     """
     scored = [row for row in rows if metric.key in row.scores]
     variants = list(dict.fromkeys(row.variant for row in scored))
     lines: dict[str, list[Row]] = {}
     for row in sorted(scored, key=lambda row: (variants.index(row.variant), ROLES.index(row.role))):
         lines.setdefault(f"{row.variant}: {row.name}" if len(variants) > 1 else row.name, []).append(row)
-    return _line_figure(lines, metric, "epochs of fine-tuning", lambda row: row.epoch)
+    return _line_figure(lines, metric, "epochs of fine-tuning", paper)
 
 
 @styled
-def share_figure(rows: Sequence[Row], metric: Metric) -> Figure:
+def share_figure(rows: Sequence[Row], metric: Metric, paper: Sequence[Entry] = ()) -> Figure:
     """The metric against the share of the training set that a head has seen; the backbone is a horizontal line.
 
-    rows: of one threshold kind and one checkpoint.
+    rows: of one threshold kind and one checkpoint. Published results are open marks.
     """
     scored = [row for row in rows if metric.key in row.scores]
     lines: dict[str, list[Row]] = {}
@@ -171,7 +193,40 @@ def share_figure(rows: Sequence[Row], metric: Metric) -> Figure:
             lines.setdefault(row.family, []).append(row)
     lines = {name: found for name, found in lines.items() if len(found) > 1}
     level = next((row.scores[metric.key].mean for row in scored if row.role == "backbone"), None)
-    return _line_figure(lines, metric, "share of the training set", lambda row: row.fraction, level)
+    return _line_figure(lines, metric, "share of the training set", paper, level)
+
+
+@styled
+def loss_figure(curves: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
+    """Losses along training. curves: learner -> (epochs, loss)."""
+    figure, axes = _canvas(3.2, curves)
+    drawn = []
+    for (colour, _), points in zip(looks(len(curves)), curves.values()):
+        drawn += axes.plot(*zip(*points), color=colour, linewidth=1.2)
+    axes.set(xlabel="epochs of training", ylabel="loss")
+    axes.grid()
+    figure.legend(drawn, list(map(_short, curves)), loc="outside lower left", ncols=_columns(curves))
+    return figure
+
+
+@styled
+def type_figure(shares: Mapping[str, Mapping[str, float]], published: Mapping[str, Mapping[str, float]]) -> Figure:
+    """Percentages, a line of points per member; published ones are open marks. shares: member -> type -> percentage."""
+    types = list(next(iter(shares.values())))
+    figure, axes = _canvas(1.1 + 0.34 * len(shares), types)
+    for place, (name, own) in enumerate(shares.items()):
+        axes.text(0, place - 0.16, _short(name), transform=axes.get_yaxis_transform(), va="bottom", fontsize=9)
+        for (colour, marker), kind in zip(looks(len(types)), types):
+            axes.plot(own[kind], place, marker, color=colour, markersize=6)
+            if kind in published.get(name, {}):
+                axes.plot(published[name][kind], place, marker, color=colour, markerfacecolor="none", markersize=6)
+    axes.set(ylim=(len(shares) - 0.5, -0.8), yticks=[], xlabel="right, percent")
+    axes.spines["left"].set_visible(False)
+    axes.grid(axis="x")
+    keys = [Line2D([], [], color=colour, marker=marker, linestyle="") for colour, marker in looks(len(types))]
+    more = {"published": PUBLISHED} if published else {}
+    figure.legend([*keys, *more.values()], [*types, *more], loc="outside upper left", ncols=3)
+    return figure
 
 
 @styled
@@ -197,35 +252,55 @@ def reliability_figure(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Fig
 
 @styled
 def layer_figure(weights: Mapping[str, Sequence[float]]) -> Figure:
-    """Heat map of layer weights. weights: head -> one per layer, the embedding output first."""
+    """Heat map of layer weights, coloured cells with their heads' names above them.
+
+    weights: head -> one per layer, the embedding output first.
+    """
     matrix = np.full((len(weights), max(map(len, weights.values()))), np.nan)  # (heads, layers)
-    for line, shares in enumerate(weights.values()):
-        matrix[line, : len(shares)] = shares
-    return _heat_figure(matrix, list(weights), 0, "layer (0: embeddings)", 0.0)
-
-
-@styled
-def agreement_figure(members: Sequence[str], matrix: Sequence[Sequence[float]]) -> Figure:
-    """Heat map of the share of questions to which two members give the same answer: (members, members), 0 to 1."""
-    names = [f"{number} {_short(name, 40)}" for number, name in enumerate(members, 1)]
-    cells = np.asarray(matrix, dtype=float)
-    return _heat_figure(cells, names, 1, "the same members", float(np.nanmin(cells)))
+    for number, shares in enumerate(weights.values()):
+        matrix[number, : len(shares)] = shares
+    rows = list(weights)
+    figure, axes = _canvas(0.7 + 0.46 * len(rows))
+    columns = matrix.shape[1]
+    known = np.isfinite(matrix)
+    line, column = np.nonzero(known)  # (cells,) each
+    colours = colormaps["cividis"](Normalize(0.0, float(matrix[known].max(initial=0.0)))(matrix[known]))  # (cells, 4)
+    axes.barh(line, 0.96, height=CELL_HEIGHT, left=column - 0.48, color=colours)
+    if columns <= 13:  # more leave no room for numbers
+        for y, x, value, colour in zip(line.tolist(), column.tolist(), matrix[known], colours):
+            ink = "#000000" if colour[:3].mean() > 0.5 else "#ffffff"
+            axes.text(x, y, f"{value:.2f}".removeprefix("0"), ha="center", va="center", fontsize=8, color=ink)
+    for number, name in enumerate(rows):
+        axes.text(-0.5, number - CELL_HEIGHT / 2 - 0.03, _short(name), va="bottom", fontsize=9)
+    ticks = range(0, columns, -(-columns // 26))
+    axes.set_xticks(ticks, list(map(str, ticks)), fontsize=8)
+    axes.set(ylim=(len(rows) - 0.5, -0.8), xlim=(-0.5, columns - 0.5), yticks=[], xlabel="layer (0: embeddings)")
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    return figure
 
 
 def _line_figure(
     lines: Mapping[str, Sequence[Row]],
     metric: Metric,
     xlabel: str,
-    place: Callable[[Row], float],
+    paper: Sequence[Entry],
     level: float | None = None,
 ) -> Figure:
-    """Lines of rows with shaded spread. place: the x of a row, in percent if there is a level, the backbone's score."""
-    names = [*lines, *(["backbone"] if level is not None else [])]
+    """Lines of rows over epochs with shaded spread; level: the backbone's score, if they are over shares instead."""
+
+    def place(row: Row) -> float:
+        return row.epoch if level is None else row.fraction
+
+    published = {name: beside(rows, paper) for name, rows in lines.items()}
+    shown = any(metric.key in entry for entries in published.values() for entry in entries)
+    names = [*lines, *(["backbone"] if level is not None else []), *(["published"] if shown else [])]
     figure, axes = _canvas(3.2, names)
     others = [rows for rows in lines.values() if rows[0].role != "backbone"]
     variants = list(dict.fromkeys(rows[0].variant for rows in lines.values()))
     drawn = []
-    for rows in lines.values():
+    for name, rows in lines.items():
         role, spreads = rows[0].role, [row.scores[metric.key] for row in rows]
         if len(variants) > 1:
             colour, marker = looks(len(variants))[variants.index(rows[0].variant)][0], MARKERS[ROLES.index(role)]
@@ -237,37 +312,17 @@ def _line_figure(
             axes.fill_between(x, low, high, color=colour, alpha=0.1, linewidth=0)
         look: dict[str, Any] = {"color": colour, "marker": marker, "linewidth": 2.6 if role == "backbone" else 1.4}
         drawn += axes.plot(x, means, "--" if role == "ensemble" else "-", markersize=4.5, **look)
-    if level is not None:
-        drawn.append(axes.axhline(level, color=INK, linewidth=2.6))
+        for at, entry in zip(x, published[name]):
+            if is_number(entry.get(metric.key)):
+                axes.plot(at, entry[metric.key], marker, color=colour, markerfacecolor="none", markersize=6)
+    drawn += [axes.axhline(level, color=INK, linewidth=2.6)] if level is not None else []
+    drawn += [PUBLISHED] if shown else []
     points = sorted({place(row) for rows in lines.values() for row in rows})
-    if len(points) <= TICKS:
+    if len(points) <= 6:  # else matplotlib places the ticks
         axes.set_xticks(points, [f"{point:g}" if level is None else f"{100 * point:g} %" for point in points])
     axes.set(xlabel=xlabel, ylabel=metric.label)
     axes.grid(axis="y")
     figure.legend(drawn, list(map(_short, names)), loc="outside lower left", ncols=_columns(names))
-    return figure
-
-
-def _heat_figure(matrix: NDArray[np.float64], rows: Sequence[str], first: int, xlabel: str, low: float) -> Figure:
-    """Coloured cells with their lines' names above them. first: number of the first column; low: the darkest value."""
-    figure, axes = _canvas(0.7 + 0.46 * len(rows))
-    columns = matrix.shape[1]
-    known = np.isfinite(matrix)
-    line, column = np.nonzero(known)  # (cells,) each
-    colours = colormaps["cividis"](Normalize(low, float(matrix[known].max(initial=low)))(matrix[known]))  # (cells, 4)
-    axes.barh(line, 0.96, height=CELL_HEIGHT, left=column - 0.48, color=colours)
-    if columns <= NUMBERED_COLUMNS:
-        for y, x, value, colour in zip(line.tolist(), column.tolist(), matrix[known], colours):
-            ink = "#000000" if colour[:3].mean() > 0.5 else "#ffffff"
-            axes.text(x, y, f"{value:.2f}".removeprefix("0"), ha="center", va="center", fontsize=8, color=ink)
-    for number, name in enumerate(rows):
-        axes.text(-0.5, number - CELL_HEIGHT / 2 - 0.03, _short(name), va="bottom", fontsize=9)
-    ticks = range(0, columns, -(-columns // 26))
-    axes.set_xticks(ticks, [str(first + tick) for tick in ticks], fontsize=8)
-    axes.set(ylim=(len(rows) - 0.5, -0.8), xlim=(-0.5, columns - 0.5), yticks=[], xlabel=xlabel)
-    axes.tick_params(length=0)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
     return figure
 
 
@@ -285,8 +340,8 @@ def _columns(names: Sequence[str] | Mapping[str, Any]) -> int:
 
 def _full_name(row: Row, rows: Sequence[Row]) -> str:
     """A member's name, with its variant and its epoch if the rows have several of them."""
-    variant = f"{row.variant}: " if len({one.variant for one in rows}) > 1 else ""
-    return f"{variant}{row.name}{f', epoch {row.epoch:g}' if len({one.epoch for one in rows}) > 1 else ''}"
+    variants, epochs = {one.variant for one in rows}, {one.epoch for one in rows}
+    return f"{row.variant}: " * (len(variants) > 1) + row.name + f", epoch {row.epoch:g}" * (len(epochs) > 1)
 
 
 def _short(name: str, width: int = 56) -> str:

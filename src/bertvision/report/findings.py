@@ -8,21 +8,46 @@ from typing import Any
 
 from bertvision.evaluate.ensemble import BACKBONE
 from bertvision.report import TEXTS
-from bertvision.report.figures import agreement_figure, layer_figure, reliability_figure
+from bertvision.report.figures import layer_figure, reliability_figure, type_figure
 from bertvision.report.grid import Cell, Column, Grid, grid_of, mark_best, numbers, words
+from bertvision.report.published import Entry
 from bertvision.report.render import Album, Block, Picture, Section, notes, pictures
 from bertvision.report.rows import is_number
 
 Plain = Mapping[str, Any]
+SCORED = ("accuracy", "pearson", "spearman")  # scores, shown in the tables of scores
 CURVES = 6  # reliability curves that can be distinguished in one figure
 
 
-def number_grid(members: Mapping[str, Plain], short: bool = False) -> Grid:
-    """Members down, their numbers across. short: headings for the terminal."""
+def published_grid(members: Mapping[str, Plain], paper: Sequence[Entry]) -> Grid:
+    """Numbers of the analysis that were published, one a line, ours beside them."""
+    entries = {str(entry.get("member")): entry for entry in paper}
+    lines = [
+        (name, heading, numbers([_number(one, key)], form)[0], _printed(theirs, form))
+        for name, one in members.items()
+        for key, (_, heading, form, _) in TEXTS["analysis"].items()
+        if is_number(theirs := entries.get(name, {}).get(key.replace(".", "_"))) and key not in SCORED
+    ]
+    return grid_of(
+        ("Member", words(name for name, *_ in lines)),
+        ("Number", words(heading for _, heading, *_ in lines)),
+        ("Ours", [ours for *_, ours, _ in lines]),
+        ("Paper", [theirs for *_, theirs in lines]),
+    )
+
+
+def number_grid(
+    members: Mapping[str, Plain], short: bool = False, published: Mapping[str, Entry] | None = None
+) -> Grid:
+    """Members down, their numbers across. short: headings for the terminal. published: published numbers of members,
+    shares in percent."""
     columns: list[Column] = [("Member", words(members))]
+    theirs = [(published or {}).get(name, {}) for name in members]
     for key, (brief, heading, form, marked) in TEXTS["analysis"].items():
         cells = numbers((_number(one, key) for one in members.values()), form)
         columns.append((brief if short else heading, mark_best(cells) if marked else cells))
+        cells = [_printed(entry.get(key.replace(".", "_")), form) for entry in theirs]
+        columns.append((f"{brief if short else heading}, paper", cells))
     return grid_of(*columns)
 
 
@@ -44,8 +69,15 @@ def group_grids(members: Mapping[str, Plain]) -> dict[str, Grid]:
     return grids
 
 
-def analysis_sections(found: Plain, album: Album) -> list[Section]:
-    """Layer weights of heads, and the analyses."""
+def agreement_grid(agreement: Plain) -> Grid:
+    """How often two members give the same answer, or how their scores correlate. Members are numbered across."""
+    names, matrix = agreement["members"], agreement["matrix"]
+    member = ("Member", words(f"{number} {name}" for number, name in enumerate(names, 1)))
+    return grid_of(member, *((str(n + 1), numbers((row[n] for row in matrix), ".0%")) for n in range(len(names))))
+
+
+def analysis_sections(found: Plain, album: Album, paper: Sequence[Entry] = ()) -> list[Section]:
+    """Layer weights of heads, and the analyses, with published numbers beside them."""
     members = {str(name): one for name, one in (found.get("members") or {}).items() if isinstance(one, Mapping)}
     where = [f"epoch {found['checkpoint']:g}"] if is_number(found.get("checkpoint")) else []
     where += [f"seed {found['seed']}"] if "seed" in found else []
@@ -55,13 +87,19 @@ def analysis_sections(found: Plain, album: Album) -> list[Section]:
         picture = album.draw("layers", "Weight of each layer in a head's input", layer_figure(weights))
         note = notes(f"{of} Layer 0 is the output of the embeddings.".strip())
         sections.append(Section("Layer weights of the heads", [*pictures(picture), *note]))
-    grids = {"Right and wrong": number_grid(members)} | (grouped := group_grids(members))
+    here = {str(entry.get("member")): entry for entry in paper if entry.get("checkpoint") == found.get("checkpoint")}
+    grids = {"Right and wrong": number_grid(members, published=here)} | (grouped := group_grids(members))
     blocks = []
     for title, grid in grids.items():
         if len(grid.heading) > 1:
             blocks += [Block("heading", title), Block("table", grid, title)]
     blocks += [*(notes(TEXTS["groups"]) if grouped else []), *_confusion(members)]
-    blocks += pictures(*_pictures(found, members, album))
+    agreement = found.get("agreement") or {}
+    if len(agreement.get("members") or []) > 1 and agreement.get("matrix"):
+        scored = any("pearson" in one for one in members.values())
+        title = "Correlation of two members' scores" if scored else "Share of questions with the same answer"
+        blocks.append(Block("fold", [Block("table", agreement_grid(agreement), title)], title))
+    blocks += pictures(*_by_type(members, here, album), *_pictures(members, album))
     blocks += _errors(found.get("errors") or [], spans=any("has_answer" in one for one in members.values()))
     return [*sections, Section("Analysis", [*(notes(of) if of else []), *blocks])] if blocks else sections
 
@@ -80,9 +118,17 @@ def marked_passage(context: str, gold: Sequence[str], wrong: Sequence[str]) -> l
     return [("".join(letter for letter, _ in run), kind) for kind, run in runs]
 
 
+def _printed(value: Any, form: str) -> Cell:
+    """A published number, shares in percent, with the decimals it was published with."""
+    return Cell(f"{value:,} %" if form.endswith("%") else f"{value:,}", value) if is_number(value) else Cell()
+
+
 def _number(member: Plain, key: str) -> Any:
-    alone = member.get("only_right") or {}
-    return {"only_right": alone.get("questions"), "context_words": alone.get("context_words")}.get(key, member.get(key))
+    """A number of a member; a key with dots leads into the tables it holds."""
+    found: Any = member
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
 
 
 def _confusion(members: Mapping[str, Plain]) -> list[Block]:
@@ -101,7 +147,22 @@ def _confusion(members: Mapping[str, Plain]) -> list[Block]:
     return blocks
 
 
-def _pictures(found: Plain, members: Mapping[str, Plain], album: Album) -> list[Picture]:
+def _by_type(members: Mapping[str, Plain], published: Mapping[str, Entry], album: Album) -> list[Picture]:
+    """Shares of right answers to questions with and without an answer."""
+    keys = {"no_answer": "without an answer", "has_answer": "with an answer"}
+    known = {name: one for name, one in members.items() if all(is_number(one.get(key)) for key in keys)}
+    if not known:
+        return []
+    shares = {name: {label: 100 * one[key] for key, label in keys.items()} for name, one in known.items()}
+    theirs = {
+        name: {label: published[name][key] for key, label in keys.items() if is_number(published[name].get(key))}
+        for name in known
+        if name in published
+    }
+    return [album.draw("types", "Right answers by type of question, in percent", type_figure(shares, theirs))]
+
+
+def _pictures(members: Mapping[str, Plain], album: Album) -> list[Picture]:
     drawn = []
     if curved := [name for name, one in members.items() if one.get("reliability")]:
         names, which = _curves(curved, members)
@@ -112,12 +173,6 @@ def _pictures(found: Plain, members: Mapping[str, Plain], album: Album) -> list[
         labels = [f"{name} (AUROC {value:.3f})" if is_number(value) else name for name, value in aurocs.items()]
         curves = {label: members[name]["reliability"] for label, name in zip(labels, names)}
         drawn.append(album.draw("reliability", caption, reliability_figure(curves)))
-    agreement = found.get("agreement") or {}
-    if agreement.get("members") and agreement.get("matrix"):
-        figure = agreement_figure([str(name) for name in agreement["members"]], agreement["matrix"])
-        scored = any("pearson" in one for one in members.values())
-        caption = "Correlation of two members' scores" if scored else "Share of questions with the same answer"
-        drawn.append(album.draw("agreement", caption, figure))
     return drawn
 
 

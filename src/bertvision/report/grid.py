@@ -1,16 +1,19 @@
 """Grids of cells: what a table shows, in no format yet."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bertvision.evaluate.bootstrap import Interval
 from bertvision.report.published import Entry, beside, called, without_counterpart
-from bertvision.report.rows import COSTS, Metric, Row, Spread, is_number, main_metric, metrics_of
+from bertvision.report.rows import COSTS, Metric, Row, Spread, is_number, main_metric, main_rows, metrics_of
 
 NOTHING = "–"
+PRINTED = ","  # of published numbers: as many decimals as they have
 PARAMETERS = Metric("parameters", "Parameters", 0)
+LOSS = Metric("loss", "Loss", 3)
 THRESHOLD = Metric("threshold", "Threshold", 2)
+SECONDS = Metric("train_seconds", "Training s", 1)
 
 
 @dataclass(frozen=True)
@@ -64,30 +67,69 @@ def mark_best(cells: Iterable[Cell]) -> list[Cell]:
     return [Cell(cell.text, cell.value, top is not None and cell.value == top) for cell in found]
 
 
-def member_grid(
-    rows: Sequence[Row],
-    metrics: Sequence[Metric] = (),
-    paper: Sequence[Entry] = (),
-    costs: Sequence[Metric] = (THRESHOLD, PARAMETERS),
-) -> Grid:
-    """One line per row: the main metric, its difference to the backbone, the other metrics, costs; published values
-    beside ours. metrics: all the rows have, if not given."""
+def main_grid(rows: Sequence[Row], paper: Sequence[Entry] = (), brief: bool = False) -> Grid:
+    """One line per member, with all thresholds: scores, published ones, differences to the backbone, costs.
+
+    Exact match and F1 at threshold 0, as in the papers, beside F1 at the tuned threshold; for tasks without thresholds
+    the two first metrics. brief: for the terminal, without intervals and costs.
+    """
+    shown, main = main_rows(rows), main_metric(rows)
+    if main is None:
+        return grid_of()
+    published, theirs = beside(shown, paper), "paper" if brief else called(paper)
+    zero = {(row.variant, row.epoch, row.name): row for row in rows if row.threshold_from == "zero"}
+    columns = [*place_columns(shown), *_seed_column(shown)]
+    if zero and shown[0].threshold_from != "zero":
+        other = [zero.get((row.variant, row.epoch, row.name)) for row in shown]
+        columns.append(("EM / F1 at 0" if brief else "EM / F1, threshold 0", [_pair(row) for row in other]))
+        both = [_pair_of(entry.get("exact"), entry.get("f1"), PRINTED) for entry in published]
+        columns.append((theirs if brief else f"EM / F1, {theirs}", both))
+        columns.append(
+            (f"{main.label}{'' if brief else ', threshold'} tuned", [score_cell(row, main) for row in shown])
+        )
+    else:
+        for metric in sorted(metrics_of(shown), key=lambda metric: metric != main)[:2]:
+            columns.append((metric.label, [score_cell(row, metric) for row in shown]))
+            columns.append((f"{metric.label}, {theirs}", [paper_cell(entry, metric) for entry in published]))
+    columns.append((f"Δ {main.label}", [gap_cell(row, main, brief) for row in shown]))
+    heading = "Equal cost" if brief else f"Δ {main.label} at equal cost"
+    columns.append((heading, [equal_cell(row, main, brief) for row in shown]))
+    costs = [] if brief else [PARAMETERS, SECONDS]
+    return grid_of(*columns, *(cost_columns(shown, cost, [], "")[0] for cost in costs))
+
+
+def member_grid(rows: Sequence[Row], metrics: Sequence[Metric] = (), paper: Sequence[Entry] = ()) -> Grid:
+    """One line per row: all metrics, the main one first, published values beside ours, and the threshold."""
     published, theirs, main = beside(rows, paper), called(paper), main_metric(rows)
     columns: list[Column] = place_columns(rows)
     if len({row.threshold_from for row in rows}) > 1:
         columns.append(("Threshold from", words(row.threshold_from for row in rows)))
-    if len({len(row.seeds) for row in rows}) > 1:  # a study under way: means are over different numbers of runs
-        columns.append(("Seeds", numbers((len(row.seeds) for row in rows), "d")))
+    columns += _seed_column(rows)
     for metric in sorted(metrics or metrics_of(rows), key=lambda metric: metric != main):
         columns.append((metric.label, [score_cell(row, metric) for row in rows]))
-        if metric == main:
-            columns.append((f"Δ {metric.label}", [difference_cell(row, metric) for row in rows]))
-            columns.append(("95 % interval", [interval_cell(row, metric) for row in rows]))
         columns.append((f"{metric.label}, {theirs}", [paper_cell(entry, metric) for entry in published]))
-    for cost in costs:
-        if cost != THRESHOLD or any(row.threshold_from != "zero" for row in rows):
-            columns += cost_columns(rows, cost, published, theirs)
+    columns += cost_columns(rows, LOSS, published, theirs)
+    if any(row.threshold_from == "tune" for row in rows):
+        columns += cost_columns(rows, THRESHOLD, published, theirs)
     return grid_of(*columns)
+
+
+def _seed_column(rows: Sequence[Row]) -> list[Column]:
+    """Numbers of seeds if they differ: in a study under way, means are over different numbers of runs."""
+    counts = [len(row.seeds) for row in rows]
+    return [("Seeds", numbers(counts, "d"))] if len(set(counts)) > 1 else []
+
+
+def _pair(row: Row | None) -> Cell:
+    """`40.11 / 43.23`: exact match and F1."""
+    found = _pair_of(mean(row, "exact"), mean(row, "f1")) if row else Cell()
+    return replace(found, best=bool(row and "f1" in row.best))
+
+
+def _pair_of(exact: Any, f1: Any, form: str = ".2f") -> Cell:
+    known = is_number(f1) or is_number(exact)
+    texts = [format(value, form) if is_number(value) else NOTHING for value in (exact, f1)]
+    return Cell(" / ".join(texts), f1 if is_number(f1) else exact) if known else Cell()
 
 
 def paper_grid(metrics: Sequence[Metric], rows: Sequence[Row], paper: Sequence[Entry]) -> Grid | None:
@@ -128,21 +170,34 @@ def score_cell(row: Row, metric: Metric) -> Cell:
     return Cell() if spread is None else Cell(_with_spread(spread, metric.digits), spread.mean, metric.key in row.best)
 
 
-def difference_cell(row: Row, metric: Metric) -> Cell:
-    spread = row.differences.get(metric.key)
-    return Cell() if spread is None else Cell(_with_spread(spread, metric.digits, "+"), spread.mean)
-
-
-def interval_cell(row: Row, metric: Metric) -> Cell:
-    """Sorted by its lower end; marked if it excludes zero."""
-    known = row.intervals.get(metric.key)
-    if known is None:
+def gap_cell(row: Row, metric: Metric, brief: bool = False) -> Cell:
+    """The difference to the backbone: `+1.42 (-0.25 to +3.02)`, marked if its interval excludes zero; without one, with
+    the standard deviation over seeds. brief: the difference alone."""
+    spread, known = row.differences.get(metric.key), row.intervals.get(metric.key)
+    if known:
+        return difference_cell(known, metric.digits, brief)
+    if spread is None:
         return Cell()
-    return Cell(interval_text(known, metric.digits), known.low, known.low > 0 or known.high < 0)
+    return Cell(_with_spread(Spread((spread.mean,)) if brief else spread, metric.digits, "+"), spread.mean)
+
+
+def equal_cell(row: Row, metric: Metric, brief: bool = False) -> Cell:
+    """The difference to the backbone of equal seconds of training; `beyond` if it was not tuned that long."""
+    known = row.at_equal(SECONDS.key, metric.key)
+    if known is None or known.how == "beyond":
+        return Cell("beyond") if known else Cell()
+    return difference_cell(known.interval, metric.digits, brief)
+
+
+def difference_cell(known: Interval, digits: int, brief: bool = False) -> Cell:
+    text = f"{known.difference:+z.{digits}f}"
+    clear = known.low > 0 or known.high < 0
+    return Cell(text if brief else f"{text} ({interval_text(known, digits)})", known.difference, clear)
 
 
 def paper_cell(entry: Entry, metric: Metric) -> Cell:
-    return numbers([entry.get(metric.key)], f"z,.{metric.digits}f")[0]
+    """A published number with the decimals it was published with."""
+    return numbers([entry.get(metric.key)], PRINTED)[0]
 
 
 def interval_text(known: Interval, digits: int) -> str:

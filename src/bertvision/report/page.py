@@ -4,8 +4,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bertvision.report import TEXTS
+from bertvision.report.differences import difference_blocks
 from bertvision.report.findings import analysis_sections
 from bertvision.report.grid import paper_grid
+from bertvision.report.probes import probe_blocks
 from bertvision.report.reading import Study, read_study
 from bertvision.report.render import Album, Badge, Block, Report, Section, notes, write_files
 from bertvision.report.rows import main_rows, metrics_of
@@ -14,8 +16,8 @@ from bertvision.report.sections import (
     data_line,
     ensemble_blocks,
     fact_blocks,
-    gain_blocks,
     greedy_blocks,
+    loss_blocks,
     reproduce_blocks,
     score_blocks,
 )
@@ -60,8 +62,10 @@ def _single(study: Study, album: Album, lost: list[str], variant: str = "") -> l
         return []
     blocks = {
         "Scores": scores,
-        "Gains over the backbone, by source": gain_blocks(study, album),
+        "Differences to the backbone": difference_blocks(study, album),
         "Costs": cost_blocks(main_rows(study.rows), study, album),
+        "Losses": loss_blocks(study, album),
+        "Which layer knows what": probe_blocks(study, album),
         "The greedy ensemble": greedy_blocks(study),
         "The ensemble in ensemble.json": ensemble_blocks(study),
     }
@@ -69,7 +73,7 @@ def _single(study: Study, album: Album, lost: list[str], variant: str = "") -> l
     if not study.contents.analysis:
         return [*sections, *([] if variant else [Section("Analysis", notes(TEXTS["no_analysis"]))])]
     try:
-        return [*sections, *analysis_sections(study.contents.analysis, album)]
+        return [*sections, *analysis_sections(study.contents.analysis, album, study.paper)]
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         place = f"{variant}: analysis.json" if variant else "analysis.json"

@@ -1,10 +1,11 @@
 """Published results (`paper` of a recipe), and the rows of ours that they belong beside.
 
-An entry is a table: checkpoint, member, and any numbers that a score row has, costs included. member = "ensemble" means
-the backbone with a head at that checkpoint, whichever head that is. `when` gives the settings of the run that an entry
-belongs to, in the form of --set ("finetune.train_layers=6 finetune.adapters=0"), and `label` the paper's name for that
-run. `variant` may name the variant it belongs to instead. `on` says what it was measured on, such as "BERT-large, SQuAD
-2.0", if that is not what the study reads. `source` is cited below the table.
+An entry is a table: checkpoint, member, and any numbers that a score row has, costs included, or that the analysis of a
+member has, shares in percent (`second_right`, `right_tokens`; see `[analysis]` of templates/texts.toml). member =
+"ensemble" means the backbone with a head at that checkpoint, whichever head that is. `when` gives the settings of the
+run that an entry belongs to, in the form of --set ("finetune.train_layers=6 finetune.adapters=0"), and `label` the
+paper's name for that run. `variant` may name the variant it belongs to instead. `on` says what it was measured on, such
+as "BERT-large, SQuAD 2.0", if that is not what the study reads. `source` is cited below the table.
 """
 
 import copy

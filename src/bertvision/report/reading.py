@@ -104,13 +104,13 @@ def study_of(contents: Contents, title: str) -> Study:
         missing.append("The study has not finished.")
     paper = [*recipe.get("paper", []), *contents.facts.get("paper", [])]
     if not contents.variants:
-        rows = with_intervals(summarise(contents.scores), contents.comparisons)
+        rows = _rows(contents)
         missing += unscored(rows, recipe, contents.facts.get("dropped", []))
         return Study(title, contents, rows, for_run(paper, recipe), missing)
     variants: dict[str, Study] = {}
     claimed: list[Entry] = []
     for name, one in contents.variants.items():
-        rows = with_intervals(summarise(one.scores), one.comparisons)
+        rows = _rows(one)
         variants[name] = Study(name, one, rows, for_variant(paper, name, one.recipe))
         claimed += variants[name].paper
         if rows:
@@ -120,6 +120,10 @@ def study_of(contents: Contents, title: str) -> Study:
         missing.append(f"Not scored yet: {_counted('variant', absent)}.")
     left = [of_another_run(entry) for entry in paper if entry not in claimed]
     return Study(title, contents, paper=left, missing=missing, variants=variants)
+
+
+def _rows(contents: Contents) -> list[Row]:
+    return with_intervals(summarise(contents.scores), contents.comparisons, contents.equal_cost)
 
 
 def unscored(rows: Sequence[Row], recipe: Mapping[str, Any], dropped: Sequence[Mapping[str, Any]] = ()) -> list[str]:
@@ -134,7 +138,8 @@ def unscored(rows: Sequence[Row], recipe: Mapping[str, Any], dropped: Sequence[M
     result = [f"Not scored yet: {_counted('seed', absent)} of {len(recipe['seeds'])}."] if absent else []
     tuning = recipe.get("finetune", {})
     wanted = reached(tuning["epochs"], tuning.get("checkpoints", [])) if "epochs" in tuning else []
-    heads = len(recipe.get("heads", [])) * len(recipe.get("bank", {}).get("fractions") or [1])
+    bank = recipe.get("bank", {})
+    heads = len(recipe.get("heads", [])) * len(bank.get("fractions") or [1])
     for seed in seeds:
         mine = [row for row in rows if seed in row.seeds]
         epochs = dict.fromkeys(row.epoch for row in mine)
@@ -143,7 +148,9 @@ def unscored(rows: Sequence[Row], recipe: Mapping[str, Any], dropped: Sequence[M
         for epoch in epochs:
             lost = [one for one in dropped if (one.get("seed"), one.get("checkpoint")) == (seed, epoch)]
             here = [row for row in mine if row.epoch == epoch]
-            result += _unscored_heads(here, heads, lost, f"checkpoint {epoch:g} of seed {seed}")
+            result += _unscored_heads(
+                here, heads if epoch in (bank.get("at") or epochs) else 0, lost, f"checkpoint {epoch:g} of seed {seed}"
+            )
     return result
 
 

@@ -45,6 +45,7 @@ class Picture(NamedTuple):
     caption: str
     svg: str
     png: bytes
+    narrow: str = ""  # SVG for small screens
 
 
 class Report(NamedTuple):
@@ -61,12 +62,13 @@ class Album:
     prefix: str = ""
     names: set[str] = field(default_factory=set)
 
-    def draw(self, name: str, caption: str, figure: Figure) -> Picture:
-        """The figure as a picture."""
+    def draw(self, name: str, caption: str, figure: Figure, narrow: Figure | None = None) -> Picture:
+        """The figure as a picture. narrow: the same for small screens, if it is wide."""
         stem = re.sub(r"[^a-z0-9.]+", "-", f"{self.prefix} {name}".lower()).strip("-.")
         free = next(one for n in range(1, 10_000) if (one := stem if n == 1 else f"{stem}-{n}") not in self.names)
         self.names.add(free)
-        return Picture(free, caption, *render(figure, free))
+        small = render(narrow, f"{free}-narrow")[0] if narrow else ""
+        return Picture(free, caption, *render(figure, free), small)
 
 
 def notes(*texts: str) -> list[Block]:
@@ -99,15 +101,17 @@ def write_files(report: Report, directory: Path) -> Path:
     return directory / "report.html"
 
 
-def _inline(picture: Picture) -> Markup:
+def _inline(picture: Picture, narrow: bool = False) -> Markup:
     """An SVG file as part of the page: with ids of its own, as wide as its place, in the page's text colour."""
-    text = picture.svg[picture.svg.index("<svg") :].strip()
+    svg, name = (picture.narrow, f"{picture.name}-narrow") if narrow else (picture.svg, picture.name)
+    text = svg[svg.index("<svg") :].strip()
     opening, rest = text.split(">", 1)
     box = re.search(r'viewBox="[^"]*"', opening)
     rest = rest.replace(INK, "currentColor").replace("*{stroke", "figure svg *{stroke")
-    rest = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{picture.name}-", rest)
+    rest = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{name}-", rest)
     label = html.escape(picture.caption)
-    return Markup(f'<svg {box.group() if box else ""} role="img" aria-label="{label}">{rest}')
+    kind = f' class="{"narrow" if narrow else "wide"}"' if picture.narrow else ""
+    return Markup(f'<svg{kind} {box.group() if box else ""} role="img" aria-label="{label}">{rest}')
 
 
 def _pictures(blocks: Iterable[Block]) -> list[Picture]:

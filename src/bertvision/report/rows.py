@@ -16,7 +16,7 @@ ROLES = ("backbone", "head", "ensemble")
 ALSO = "also_"  # prefix of the metrics of a second test set
 # Numbers of a row that are no metrics: what it counts, measures and chooses by.
 NOT_A_METRIC = re.compile(
-    "seed|checkpoint|fraction|head_epochs|threshold|tune_.*|ms_per_question|(.*_)?(total|parameters|seconds|bytes|gib)"
+    "seed|checkpoint|fraction|head_epochs|threshold|loss|tune_.*|ms_per_question|(.*_)?(total|parameters|seconds|flops|bytes|gib)"
 )
 
 
@@ -48,13 +48,22 @@ class Spread:
         return stdev(self.values) if len(self.values) > 1 else None
 
 
+class Equal(NamedTuple):
+    """A row minus the backbone of equal cost, with its 95 % interval; the rest as in comparisons.json."""
+
+    interval: Interval
+    how: str
+    epoch: float | None
+
+
 @dataclass(frozen=True)
 class Row:
     """A member or ensemble at a checkpoint under one kind of threshold, over all its seeds.
 
     ensemble: that of the first seed. scores: key -> spread over seeds. differences: key -> row minus backbone, paired
     by seed. best: the keys for which no other row with as many seeds is higher here. intervals: key -> row minus
-    backbone with its 95 % interval, if computed.
+    backbone with its 95 % interval, if computed. equal: cost -> key -> the same against the backbone of
+    equal cost.
     """
 
     ensemble: Ensemble
@@ -66,10 +75,15 @@ class Row:
     best: frozenset[str] = frozenset()
     variant: str = ""
     intervals: Mapping[str, Interval] = field(default_factory=dict)
+    equal: Mapping[str, Mapping[str, Equal]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         return self.ensemble.name
+
+    def at_equal(self, cost: str, key: str) -> Equal | None:
+        """The difference to the backbone of equal cost, if computed."""
+        return self.equal.get(cost, {}).get(key)
 
     @property
     def role(self) -> str:
@@ -112,17 +126,35 @@ def summarise(scores: Iterable[Score]) -> list[Row]:
     return result
 
 
-def with_intervals(rows: Sequence[Row], comparisons: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """The rows with their intervals from comparisons.json, where these are over the same seeds."""
+def with_intervals(
+    rows: Sequence[Row], comparisons: Iterable[Mapping[str, Any]], equal_cost: Iterable[Mapping[str, Any]] = ()
+) -> list[Row]:
+    """The rows with their intervals, as comparisons.json has them, where these are over the same seeds."""
     known: dict[tuple[Any, ...], dict[str, Interval]] = {}
+    equal: dict[tuple[Any, ...], dict[str, dict[str, Equal]]] = {}
     for one in comparisons:
-        values = [one.get(key) for key in ("checkpoint", "difference", "low", "high")]
-        if all(map(is_number, values)):  # a metric may be undefined in some resamples: then there is no interval
-            epoch, *bounds = map(float, values)  # type: ignore[arg-type]
-            place = (round(epoch, 6), one.get("member"), one.get("threshold_from") or "")
-            known.setdefault((*place, frozenset(one.get("seeds", ()))), {})[str(one.get("metric"))] = Interval(*bounds)
+        if interval := interval_of(one):
+            known.setdefault(_place(one), {})[str(one.get("metric"))] = interval
+    for one in equal_cost:
+        if interval := interval_of(one):
+            known_of = equal.setdefault(_place(one), {}).setdefault(str(one.get("by")), {})
+            epoch = float(one["epoch"]) if is_number(one.get("epoch")) else None
+            known_of[str(one.get("metric"))] = Equal(interval, str(one.get("how")), epoch)
     places = [(row.epoch, row.name, row.threshold_from, frozenset(row.seeds)) for row in rows]
-    return [replace(row, intervals=known.get(place, {})) for row, place in zip(rows, places)]
+    found = zip(rows, places)
+    return [replace(row, intervals=known.get(place, {}), equal=equal.get(place, {})) for row, place in found]
+
+
+def interval_of(entry: Mapping[str, Any]) -> Interval | None:
+    """None if a metric is undefined in some resamples, or the entry is damaged."""
+    values = [entry.get(key) for key in ("difference", "low", "high")]
+    whole = all(map(is_number, [*values, entry.get("checkpoint")]))
+    return Interval(*map(float, values)) if whole else None  # type: ignore[arg-type]
+
+
+def _place(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+    epoch, seeds = round(float(entry["checkpoint"]), 6), frozenset(entry.get("seeds", ()))
+    return epoch, entry.get("member"), entry.get("threshold_from") or "", seeds
 
 
 def metrics_of(rows: Iterable[Row]) -> list[Metric]:

@@ -1,4 +1,4 @@
-"""The sections of a report on one study: scores, gains, costs, ensembles, and where the numbers come from."""
+"""The sections of a report on one study: scores, costs, losses, ensembles, and where the numbers come from."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,13 +8,14 @@ from itertools import groupby
 from bertvision.evaluate.pareto import efficiency
 from bertvision.evaluate.score import Score
 from bertvision.report import TEXTS
-from bertvision.report.figures import Gain, forest_figure, front_figure, gain_of, score_figure, share_figure
+from bertvision.report.differences import SECONDS, against_cost, published_points
+from bertvision.report.figures import Panel, front_figure, loss_figure, score_figure, share_figure
 from bertvision.report.grid import (
-    PARAMETERS,
     Cell,
     Grid,
     cost_columns,
     grid_of,
+    main_grid,
     mean,
     member_grid,
     numbers,
@@ -25,65 +26,43 @@ from bertvision.report.grid import (
 from bertvision.report.published import Entry, beside, called, sources
 from bertvision.report.reading import Study
 from bertvision.report.render import Album, Block, Picture, notes, pictures
-from bertvision.report.rows import COSTS, FRONTS, Metric, Row, main_metric, metrics_of, rows_by_kind, summarise
+from bertvision.report.rows import (
+    COSTS,
+    FRONTS,
+    Metric,
+    Row,
+    main_metric,
+    metrics_of,
+    rows_by_kind,
+    summarise,
+)
+from bertvision.train.progress import heads_stage, tuning_stage
 
 UNDER = {"tune": ", threshold tuned", "zero": ", threshold at zero"}
-SPANS_F1 = "HasAns_spans_f1"
-GAINS = {"spans": "Better spans", "zero": "Threshold at zero", "tune": "Threshold tuned"}
 ELSEWHERE = {"title", "paper", "command", "dropped", "variants", "constant"}
 
 
 def score_blocks(study: Study, album: Album) -> list[Block]:
-    """The main table, with the threshold a user would run with, and its curves; the other tables in folds."""
+    """The score against the cost of training, the main table, curves; all scores in folds."""
     if not (metrics := metrics_of(study.rows)):
         return []
     kinds = rows_by_kind(row for row in study.rows if row.fraction == 1)
-    tables = {_title(kind): member_grid(rows, metrics, study.paper) for kind, rows in kinds.items()}
-    found = [picture for kind, rows in kinds.items() for picture in _curve(rows, kind, False, album)]
+    details = {_title(kind): member_grid(rows, metrics, study.paper) for kind, rows in kinds.items()}
+    found = [picture for kind, rows in kinds.items() for picture in _curve(rows, kind, False, study, album)]
     few = {row.family for row in study.rows if row.fraction < 1}
     partial = rows_by_kind(row for row in study.rows if row.family in few or row.role == "backbone") if few else {}
     for kind, rows in partial.items():
         title = f"Less data. {_title(kind)}" if kind else "Less data"
-        tables[title] = member_grid(rows, metrics, study.paper, [PARAMETERS])
-        found += _curve(rows, kind, True, album)
-    (title, first), *others = tables.items()
+        details[title] = member_grid(rows, metrics, study.paper)
+        found += _curve(rows, kind, True, study, album)
+    drawn = against_cost(study, SECONDS, album)
     return [
-        *([Block("heading", title)] if others else []),
-        Block("table", first, title),
+        *((*pictures(*drawn), *notes(TEXTS["cost_figure"])) if drawn else ()),
+        Block("table", main_grid(study.rows, study.paper), "Scores"),
         *notes(*_score_notes(study)),
         *pictures(*found),
-        *(Block("fold", [Block("table", grid, title)], title) for title, grid in others),
+        *(Block("fold", [Block("table", grid, title)], title) for title, grid in details.items()),
     ]
-
-
-def gain_blocks(study: Study, album: Album) -> list[Block]:
-    """A table with a column per source of gain, and forest plots of the first and the last checkpoint."""
-    rows = [row for row in study.rows if row.role != "backbone" and row.fraction == 1]
-    rows = [row for row in rows if row.differences or row.intervals]
-    metric = main_metric(study.rows)
-    if metric is None or not rows:
-        return []
-    kinds = _gain_kinds(rows, metric)
-    gains: dict[tuple[float, str], dict[str, Gain]] = {}
-    for row in rows:
-        place = gains.setdefault((row.epoch, row.name), {})
-        for label, (key, kind) in kinds.items():
-            if kind == row.threshold_from and (gain := gain_of(row, key)):
-                place[label] = gain
-    grid = grid_of(
-        ("Epoch", numbers((epoch for epoch, _ in gains), "g")),
-        ("Member", words(name for _, name in gains)),
-        *((label, [_gain_cell(found.get(label), metric) for found in gains.values()]) for label in kinds),
-    )
-    meaning = [TEXTS["gains"][kind] for kind, label in GAINS.items() if label in kinds] if len(kinds) > 1 else []
-    drawn = []
-    for epoch in dict.fromkeys([rows[0].epoch, rows[-1].epoch]):
-        here = {name: {k: found[k] for k in kinds if k in found} for (at, name), found in gains.items() if at == epoch}
-        figure = forest_figure(here, f"{metric.label} minus the backbone's")
-        drawn.append(album.draw(f"gain {epoch:g}", f"Gains over the backbone at epoch {epoch:g}", figure))
-    known = any(row.intervals for row in rows)
-    table = Block("table", grid, "Differences to the backbone")
-    return [table, *notes(*meaning, TEXTS["gains_clear" if known else "gains_unclear"]), *pictures(*drawn)]
 
 
 def cost_blocks(rows: Sequence[Row], study: Study, album: Album) -> list[Block]:
@@ -99,9 +78,10 @@ def cost_blocks(rows: Sequence[Row], study: Study, album: Album) -> list[Block]:
     drawn = []
     for cost in FRONTS:
         found = [row for row in rows if metric.key in row.scores and cost.key in row.scores]
+        published = published_points(study.paper, metric, cost)
         if len({row.scores[cost.key].mean for row in found}) > 1:
-            caption = f"{metric.label} against {cost.label}"
-            drawn.append(album.draw(f"front {cost.key}", caption, front_figure(found, metric, cost)))
+            figure = front_figure(Panel("", metric, found, published), cost)
+            drawn.append(album.draw(f"front {cost.key}", f"{metric.label} against {cost.label}", figure))
     texts += [TEXTS["front"]] if drawn else []
     return [Block("table", cost_grid(rows, metric, study.paper), "Costs"), *notes(*texts), *pictures(*drawn)]
 
@@ -118,6 +98,32 @@ def cost_grid(rows: Sequence[Row], metric: Metric, paper: Sequence[Entry]) -> Gr
         ("On disk", [_bytes(mean(row, "disk_bytes")) for row in rows]),
         ("Efficiency", numbers(efficiencies, "z.2f")),
     )
+
+
+def loss_blocks(study: Study, album: Album) -> list[Block]:
+    """Losses along the tuning of each seed, and of the heads on the last checkpoint with the first seed."""
+    seeds, epochs = study.recipe.get("seeds", [1]), [row.epoch for row in study.rows]
+    tuning = {f"seed {seed}": tuning_losses(study, seed) for seed in seeds}
+    heads = _losses(study, heads_stage(max(epochs, default=0.0), seeds[0])) if seeds else {}
+    drawn = []
+    for name, what, curves in (("tuning", "tuning", tuning), ("heads", "training of the heads", heads)):
+        if known := {label: points for label, points in curves.items() if len(points) > 1}:
+            drawn.append(album.draw(f"loss {name}", f"Loss along the {what}", loss_figure(known)))
+    return [*pictures(*drawn), *notes(TEXTS["losses"])] if drawn else []
+
+
+def tuning_losses(study: Study, seed: int | None = None) -> list[tuple[float, float]]:
+    """(epochs, loss) along the tuning of a seed, the first if none is named."""
+    first = next(iter(study.recipe.get("seeds", [])), 1)
+    return _losses(study, tuning_stage(first if seed is None else seed)).get("backbone", [])
+
+
+def _losses(study: Study, stage: str) -> dict[str, list[tuple[float, float]]]:
+    """Learner -> (epochs, loss) of a stage."""
+    table = study.recipe.get("finetune" if stage.startswith("tuning") else "bank", {})
+    epochs = table.get("epochs", 1)
+    found = study.contents.losses.get(stage, {})
+    return {name: [(epochs * share, loss) for share, loss in points] for name, points in found.items()}
 
 
 def greedy_blocks(study: Study) -> list[Block]:
@@ -196,6 +202,8 @@ def _score_notes(study: Study) -> Iterator[str]:
     yield TEXTS["legend"]
     if any(row.intervals for row in study.rows):
         yield TEXTS["intervals"]
+    if any(row.equal for row in study.rows):
+        yield TEXTS["equal_cost"]
     yield from row_notes(study.contents.scores)
     yield from _chosen_parts(study.contents.scores)
     if "tune" in study.recipe.get("data", {}) and not study.recipe["data"]["tune"]:
@@ -239,7 +247,7 @@ def _constant(study: Study) -> list[str]:
     return [f"Baseline: always answering “{known['says']}” scores {scores} on this test set."] if scores else []
 
 
-def _curve(rows: Sequence[Row], kind: str, by_share: bool, album: Album) -> list[Picture]:
+def _curve(rows: Sequence[Row], kind: str, by_share: bool, study: Study, album: Album) -> list[Picture]:
     """The main metric during fine-tuning; by_share: by share of the training set, at the last checkpoint."""
     metric = main_metric(rows)
     scored = [row for row in rows if metric and metric.key in row.scores]
@@ -250,32 +258,10 @@ def _curve(rows: Sequence[Row], kind: str, by_share: bool, album: Album) -> list
         return []
     over = f"by share of the training set at epoch {scored[-1].epoch:g}" if by_share else "during fine-tuning"
     shaded = ". Shaded: one standard deviation over seeds" if any(len(row.seeds) > 1 for row in scored) else ""
-    figure = share_figure(scored, metric) if by_share else score_figure(scored, metric)
+    paper = [] if kind == "tune" else study.paper  # the papers have no tuned threshold
+    figure = (share_figure if by_share else score_figure)(scored, metric, paper)
     caption = f"{metric.label} {over}{UNDER.get(kind, '')}{shaded}"
     return [album.draw(f"{'share' if by_share else 'score'} {kind}", caption, figure)]
-
-
-def _gain_kinds(rows: Sequence[Row], metric: Metric) -> dict[str, tuple[str, str]]:
-    """Label -> (key, threshold kind) of each source of gain: the spans, then each threshold kind."""
-    kinds = rows_by_kind(rows)
-    spans = [kind for kind, found in kinds.items() if any(gain_of(row, SPANS_F1) for row in found)]
-    # The score of the spans is the same under any threshold: take the kind that has intervals.
-    spans.sort(key=lambda kind: not any(SPANS_F1 in row.intervals for row in kinds[kind]))
-    found = {GAINS["spans"]: (SPANS_F1, spans[0])} if spans else {}
-    for kind in sorted(kinds, key=lambda kind: kind == "tune"):
-        found[GAINS.get(kind, kind or metric.label)] = (metric.key, kind)
-    return found
-
-
-def _gain_cell(gain: Gain | None, metric: Metric) -> Cell:
-    if gain is None:
-        return Cell()
-    form = f"+z.{metric.digits}f"
-    text = format(gain.mean, form)
-    if gain.low != gain.high:
-        between = f"({gain.low:{form}} to {gain.high:{form}})"
-        text += f" {between}" if gain.is_interval else f" ± {gain.high - gain.mean:.{metric.digits}f}"
-    return Cell(text, gain.mean, gain.clear)
 
 
 def _bytes(size: float | None) -> Cell:

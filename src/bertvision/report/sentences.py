@@ -1,4 +1,4 @@
-"""The findings of a study in three sentences, no stronger than its rows and intervals allow."""
+"""The findings of a study in a few sentences, no stronger than its rows and intervals allow."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ NOTHING_YET = "There are no scores yet."
 
 
 def summary_sentences(rows: Sequence[Row], recipe: Mapping[str, Any]) -> list[str]:
-    """Three sentences: what was compared, what differs from the backbone and by how much, how far to trust it."""
+    """What was compared, what differs from the backbone and by how much, also at equal cost, how far to trust it."""
     metric = main_metric(rows)
     if metric is None:
         return [NOTHING_YET]
@@ -38,6 +38,7 @@ def summary_sentences(rows: Sequence[Row], recipe: Mapping[str, Any]) -> list[st
             kind=shown[0].threshold_from,
             places=[_at([row for row in shown if row.epoch == epoch], metric) for epoch in ends],
         ),
+        *_at_equal_cost(others, metric),
         sentence(
             "trust",
             seeds=list(dict.fromkeys(seed for row in shown for seed in row.seeds)),
@@ -75,6 +76,15 @@ def count(number: int, noun: str) -> str:
 def listed(words: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _at_equal_cost(others: Sequence[Row], metric: Metric) -> list[str]:
+    """How many members differ clearly from the backbone of equal cost."""
+    known = [one for row in others if (one := row.at_equal("train_seconds", metric.key))]
+    reached = [one.interval for one in known if one.how != "beyond"]
+    above, below = sum(one.low > 0 for one in reached), sum(one.high < 0 for one in reached)
+    counts = {"above": above, "below": below, "rest": len(reached) - above - below, "beyond": len(known) - len(reached)}
+    return [sentence("equal", **counts)] if reached else []
 
 
 def _at(rows: Sequence[Row], metric: Metric) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
+from bertvision.states.layout import readable
+
 
 def print_heads(entries: Sequence[Mapping[str, Any]], layers: int, width: int, task: str) -> None:
     """The catalogue of heads: kind, parameters at its defaults, formula, options."""
@@ -58,3 +60,46 @@ def _toml(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def cell_lines(rows: Sequence[Mapping[str, Any]], device: str) -> list[str]:
+    """What `bertvision cells` prints: a line per cell, with its forecast for one device if there is one."""
+    lines = [f"{'':4}  {'cell':32}  {'kind':16}  {'FLOPs':>8}  {'memory':>8}  {f'hours, {device}':>11}  state"]
+    for row in rows:
+        state = "done" if row["done"] else "ready" if row["ready"] else "waits for its checkpoint"
+        costs = f"{'?':>8}  {'?':>8}  {'?':>11}"
+        if row["flops"] is not None:
+            costs = f"{row['flops']:8.2e}  {readable(row['memory_bytes']):>8}  {row['hours']:11.3g}"
+        measured = "" if row["measured_hours"] is None else f", trained in {row['measured_hours']:.3g} h"
+        lines.append(f"{row['number']:4}  {row['id']:32}  {row['kind']:16}  {costs}  {state}{measured}")
+    return lines
+
+
+def budget_lines(found: Mapping[str, Any]) -> list[str]:
+    """What `bertvision forecast` prints: a line per cell, the total, the ways to use several devices, assumptions."""
+    device, total, walls = found["device"], found["total"], found["wall_hours"]
+    rates = ", ".join(f"{name} {rate:.3g}" for name, rate in device["tflops"].items())
+    lines = [
+        f"{device['count']} {device['name']}: TFLOP/s {rates} ({device['source']}), reached {device['efficiency']:g}",
+        f"{'cell':32} {'windows':>11} {'tokens':>14} "
+        + " ".join(f"{name:>9}" for name in ("FLOPs", "store", "memory", "hours", "$", "measured")),
+    ]
+    for row in [*found["cells"], {"id": "total, one device", **total}]:
+        measured = row.get("measured_hours")
+        lines.append(
+            f"{row['id'][:32]:32} {row['windows']:11,} {row['tokens']:14,} {row['flops']:9.2e} "
+            f"{readable(row['store_bytes']):>9} {readable(row['memory_bytes']):>9} {row['hours']:9.3g} "
+            f"{row['dollars']:9.2f} {'' if measured is None else f'{measured:.3g}'}".rstrip()
+        )
+        lines += [
+            f"    {part:28} {'':26} {one['flops']:9.2e} {'':19} {one['seconds'] / 3600:9.3g}"
+            for part, one in row.get("parts", {}).items()
+            if one["flops"] and len(found["cells"]) <= 8
+        ]
+    if device["count"] > 1:
+        ways = {"cells": "a cell per device at a time", "torchrun": "all devices share each cell"}
+        lines += [
+            f"{device['count']} devices, {text}: {walls[way]:.3g} hours, ${found['wall_dollars'][way]:.2f}"
+            for way, text in ways.items()
+        ]
+    return [*lines, *(f"note: {note}" for note in found["notes"])]

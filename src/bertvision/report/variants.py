@@ -1,16 +1,22 @@
 """Several studies on one page: the variants of one recipe, or runs given together, each with its outcome."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from bertvision.evaluate.bootstrap import Interval
 from bertvision.report import TEXTS
-from bertvision.report.figures import forest_figure, gain_of, score_figure
+from bertvision.report.differences import SOURCES, SPANS_F1
+from bertvision.report.figures import loss_figure, score_figure
 from bertvision.report.grid import (
+    LOSS,
     Cell,
+    Column,
     Grid,
     difference_cell,
+    equal_cell,
+    gap_cell,
     grid_of,
-    interval_cell,
+    mean,
     member_grid,
     numbers,
     paper_cell,
@@ -20,8 +26,18 @@ from bertvision.report.grid import (
 from bertvision.report.published import Entry, beside, of_another_run, sources, without_counterpart
 from bertvision.report.reading import Study
 from bertvision.report.render import Album, Block, Section, notes, pictures
-from bertvision.report.rows import ROLES, Metric, Row, best_of, judge, main_metric, main_rows, metrics_of
-from bertvision.report.sections import cost_blocks
+from bertvision.report.rows import (
+    ROLES,
+    Metric,
+    Row,
+    best_of,
+    interval_of,
+    judge,
+    main_metric,
+    main_rows,
+    metrics_of,
+)
+from bertvision.report.sections import cost_blocks, tuning_losses
 from bertvision.report.sentences import NOTHING_YET, over_seeds, sentence, side
 
 HEADINGS = {"backbone": "Backbone", "head": "Best head", "ensemble": "Ensemble"}
@@ -30,12 +46,17 @@ EVERYTHING = "All members of all variants"
 
 @dataclass(frozen=True)
 class Outcome:
-    """A variant, its main metric, the row that is best on the tuning set in each role, and published results."""
+    """A variant, its main metric, the row that is best on the tuning set in each role, and published results.
+
+    gaps: origin of the threshold and key of a metric -> its backbone minus that of the first variant, `against`.
+    """
 
     name: str
     metric: Metric
     rows: Mapping[str, Row]
     paper: Sequence[Entry] = ()
+    against: str = ""
+    gaps: Mapping[tuple[str, str], Interval] = field(default_factory=dict)
 
     @property
     def head(self) -> Row | None:
@@ -59,12 +80,27 @@ def outcomes(rows: Sequence[Row], papers: Mapping[str, Sequence[Entry]]) -> list
 
 
 def outcomes_of(study: Study) -> list[Outcome]:
-    return outcomes(_rows(study), {name: one.paper for name, one in study.variants.items()})
+    found = outcomes(_rows(study), {name: one.paper for name, one in study.variants.items()})
+    return [_with_gaps(one, study) for one in found]
+
+
+def _with_gaps(one: Outcome, study: Study) -> Outcome:
+    """With the differences to the first variant, where they are over the seeds that are shown."""
+    if not (backbone := one.rows.get("backbone")):
+        return one
+    known = [
+        (entry, interval)
+        for entry in study.contents.between
+        if entry.get("variant") == one.name and set(entry.get("seeds", ())) == set(backbone.seeds)
+        if (interval := interval_of(entry))
+    ]
+    gaps = {(str(entry.get("threshold_from") or ""), str(entry.get("metric"))): interval for entry, interval in known}
+    return replace(one, against=str(known[0][0].get("against")), gaps=gaps) if known else one
 
 
 def outcome_grid(found: Sequence[Outcome]) -> Grid:
     """One line per variant: backbone, best head and ensemble, with published numbers beside them."""
-    columns = [
+    columns: list[Column] = [
         ("Variant", words(one.name for one in found)),
         ("Metric", words(one.metric.label for one in found)),
         ("Epoch", numbers((next(iter(one.rows.values())).epoch for one in found), "g")),
@@ -72,11 +108,52 @@ def outcome_grid(found: Sequence[Outcome]) -> Grid:
     for role, heading in HEADINGS.items():
         columns.append((heading, [_score(one, role) for one in found]))
         columns.append((f"{heading}, paper", [_published(one, role) for one in found]))
+        if role == "backbone" and (against := _first_variant(found)):
+            columns.append((f"Δ to {against}", [_gap(one, one.rows[role].threshold_from) for one in found]))
         if role == "head":
-            columns.append(("Δ", [difference_cell(one.head, one.metric) if one.head else Cell() for one in found]))
-            between = [interval_cell(one.head, one.metric) if one.head else Cell() for one in found]
-            columns.append(("95 % interval", between))
+            columns.append(("Δ", [gap_cell(one.head, one.metric) if one.head else Cell() for one in found]))
+            equal = [equal_cell(one.head, one.metric) if one.head else Cell() for one in found]
+            columns.append(("Δ at equal cost", equal))
+    columns += _loss_columns(found)
     return grid_of(*columns, ("Which head", words(one.head.name if one.head else "" for one in found)))
+
+
+def _loss_columns(found: Sequence[Outcome]) -> list[Column]:
+    """The backbone's loss and the published one, where any was published."""
+    backbones = {one.name: row for one in found if (row := one.rows.get("backbone"))}
+    paper = {one.name: beside([backbones[one.name]], one.paper)[0] for one in found if one.name in backbones}
+    if not any(LOSS.key in entry for entry in paper.values()):
+        return []
+    ours = [mean(backbones[one.name], LOSS.key) if one.name in backbones else None for one in found]
+    return [
+        (LOSS.label, numbers(ours, f".{LOSS.digits}f")),
+        (f"{LOSS.label}, paper", [paper_cell(paper.get(one.name, {}), LOSS) for one in found]),
+    ]
+
+
+def gap_grid(found: Sequence[Outcome]) -> Grid:
+    """The backbone of each variant minus that of the first: at the tuned threshold, at 0, and in the spans alone."""
+    compared = [one for one in found if one.gaps]
+    kinds = dict.fromkeys(kind for one in compared for kind, _ in one.gaps)
+    columns = [
+        (f"Δ {one.metric.label}, {SOURCES[kind]}" if kind in SOURCES else f"Δ {one.metric.label}", kind, one.metric.key)
+        for one in compared[:1]
+        for kind in sorted(kinds, reverse=True)
+    ]
+    columns += [(f"Δ F1, {SOURCES['spans']}", kind, SPANS_F1) for kind in list(kinds)[:1]]
+    return grid_of(
+        ("Variant", words(one.name for one in compared)),
+        *((heading, [_gap(one, kind, key) for one in compared]) for heading, kind, key in columns),
+    )
+
+
+def _first_variant(found: Sequence[Outcome]) -> str:
+    return next((one.against for one in found if one.gaps), "")
+
+
+def _gap(one: Outcome, kind: str, key: str = "") -> Cell:
+    known = one.gaps.get((kind, key or one.metric.key))
+    return difference_cell(known, one.metric.digits) if known else Cell()
 
 
 def outcome_sentences(found: Sequence[Outcome]) -> list[str]:
@@ -96,15 +173,11 @@ def outcome_sentences(found: Sequence[Outcome]) -> list[str]:
 
 
 def joint_sections(study: Study, album: Album) -> list[Section]:
-    """The table of all variants, the gains of their best heads, and joint plots if they share test set and metric."""
+    """The table of all variants, and joint plots if they share test set and metric."""
     if not (found := outcomes_of(study)):
         return []
     blocks = [Block("table", outcome_grid(found), "All variants"), *notes(TEXTS["variants"])]
     blocks += notes(*sources(entry for one in found for entry in one.paper))
-    gains = {f"{one.name}: {one.head.name}": gain_of(one.head, one.metric.key) for one in found if one.head}
-    if known := {name: {"gain": gain} for name, gain in gains.items() if gain}:
-        figure = forest_figure(known, "best head minus backbone, each in its own metric")
-        blocks += pictures(album.draw("gains", "Gain of the best head in each variant", figure))
     return [Section("All variants", blocks), *(_together(study, found, album) if same_test(study, found) else [])]
 
 
@@ -129,9 +202,15 @@ def _together(study: Study, found: Sequence[Outcome], album: Album) -> list[Sect
     best = {(one.name, row.name) for one in found for row in one.rows.values()}
     shown = [row for row in rows if (row.variant, row.name) in best]
     blocks = []
+    if against := _first_variant(found):
+        title = f"Backbones, against {against}"
+        blocks += [Block("heading", title), Block("table", gap_grid(found), title), *notes(TEXTS["between"])]
     if len({row.epoch for row in shown}) > 1:
         caption = f"{metric.label} during fine-tuning: backbone, best head and ensemble of each variant"
         blocks += pictures(album.draw("score", caption, score_figure(shown, metric)))
+    tuning = {one.name: tuning_losses(study.variants[one.name]) for one in found}
+    if curves := {name: points for name, points in tuning.items() if len(points) > 1}:
+        blocks += pictures(album.draw("loss tuning", "Loss along the tuning, first seed", loss_figure(curves)))
     blocks.append(Block("fold", [Block("table", member_grid(rows), EVERYTHING)], EVERYTHING))
     costs = cost_blocks(shown, replace(study, paper=()), album)
     return [Section("On the same data", blocks), *([Section("Costs", costs)] if costs else [])]

@@ -10,19 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from bertvision.data.squad import Record
+from bertvision.data.squad import Record, normalize
 from bertvision.data.windows import Windows, make_text_windows, make_windows
+from bertvision.evaluate.calibration import Calibration
 from bertvision.serve.arguments import Options
 from bertvision.serve.config import TaskConfig
 from bertvision.tasks.decode import SpanCollector, SpanPredictions
-from bertvision.tasks.labels import LabelCollector, LabelPredictions
-from bertvision.tasks.scores import Scale, ScoreCollector, ScorePredictions
 
 SURROGATES = re.compile("[\ud800-\udfff]")  # halves of characters: Python can hold them, tokenizers cannot
 # Scripts that are written without spaces, or with particles attached: Thai to Khmer, Japanese, Chinese, Korean.
 UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]")
+WORD = re.compile(r"\w+")
+ALIKE = 5  # candidates collected for each answer that is shown: most are spellings of one another
 Answer = dict[str, Any]
-Collected = SpanCollector | LabelCollector | ScoreCollector
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +50,27 @@ def cut(tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]], config: TaskConf
     return make_text_windows(tokenizer, clean, np.zeros(len(texts), np.int64), cutting.max_length)
 
 
-def collector_of(config: TaskConfig, texts: Sequence[tuple[str, ...]], windows: Windows, top_k: int = 1) -> Collected:
-    """The collector of a task's logits. Of spans it keeps `top_k` candidates, but no more than a window has."""
+def collector_of(config: TaskConfig, texts: Sequence[tuple[str, ...]], windows: Windows, top_k: int = 1) -> Any:
+    """The collector of a task's logits. Of spans it keeps enough candidates for `top_k` answers, see `merged`."""
     if config.verb == "answer":
         longest = int(windows.lengths.max(initial=1))
         answer_tokens = min(config.decoding.answer_tokens, longest)
-        nbest = min(max(config.decoding.nbest, top_k), longest * answer_tokens)
+        wanted = top_k if top_k == 1 else ALIKE * top_k
+        nbest = min(max(config.decoding.nbest, wanted), longest * answer_tokens)
         rule = config.decoding.rule
         return SpanCollector(as_records(texts), windows, nbest=nbest, answer_tokens=answer_tokens, rule=rule)
     if config.verb == "classify":
+        from bertvision.tasks.labels import LabelCollector
+
         return LabelCollector([str(row) for row in range(len(texts))], windows, config.labels)
+    from bertvision.tasks.scores import Scale, ScoreCollector
+
     return ScoreCollector([str(row) for row in range(len(windows))], Scale(*config.scale))
 
 
-def results(predictions: LabelPredictions | ScorePredictions, windows: Windows) -> list[Any]:
+def results(predictions: Any, windows: Windows) -> list[Any]:
     """Of each example {"label", "score", "scores": {label: probability}}, or its score: the mean over its windows."""
-    if isinstance(predictions, ScorePredictions):
+    if hasattr(predictions, "numbers"):  # of a score; else of labels
         return (np.bincount(windows.example, predictions.numbers) / np.bincount(windows.example)).tolist()
     found = []
     for label, shares in zip(predictions.values(), predictions.probabilities.tolist()):
@@ -75,16 +80,24 @@ def results(predictions: LabelPredictions | ScorePredictions, windows: Windows) 
 
 
 def probabilities(
-    scores: NDArray[np.float64], no_answer: float, threshold: float, among: int
+    scores: NDArray[np.float64],
+    no_answer: float,
+    threshold: float,
+    among: int,
+    calibration: Calibration | None = None,
 ) -> tuple[NDArray[np.float64], float]:
     """Of the candidates (K,), and of there being no answer: a softmax over the first `among` of them and the latter.
 
-    scores: (K,) best first, finite. no_answer: null score minus best score; it counts from `threshold` on, so that at
-    the threshold "no answer" and the best span are equally probable. among: fixed, so that a probability does not
-    depend on how many candidates are asked for.
+    scores: (K,) best first, finite. no_answer: null score minus best score. With a calibration it gives the probability
+    of "no answer", and the candidates share the rest; else it counts from `threshold` on, so that at the threshold
+    "no answer" and the best span are equally probable. among: fixed, so that a probability does not depend on how many
+    candidates are asked for.
     """
     if not len(scores):
         return scores, 1.0
+    if calibration:
+        weights, nothing = np.exp(scores - scores[0]), calibration.probability(no_answer)
+        return (1 - nothing) * weights / weights[:among].sum(), nothing
     alternatives = np.append(scores - scores[0], no_answer - threshold)
     weights = np.exp(alternatives - alternatives.max())
     shares = weights / (weights[:-1][:among].sum() + weights[-1])
@@ -94,30 +107,58 @@ def probabilities(
 def rank(predictions: SpanPredictions, row: int, context: str, config: TaskConfig, options: Options) -> Ranking:
     """The best answers to question `row` on the caller's own `context`: at least one, at most `options.top_k`.
 
-    "No answer" wins where its probability exceeds `options.limit`, or that of the best span if that is None. It then
-    comes first, with answer "" and start = end = 0.
+    "No answer" wins where its probability exceeds `options.limit`, or its score the threshold if that is None. It then
+    comes first, with answer "" and start = end = 0. Candidates that are one answer are one, see `merged`.
     """
-    limit = options.limit
+    limit, doubt = options.limit, float(predictions.no_answer[row])
     found = int(np.isfinite(predictions.scores[row]).sum())
     shares, nothing = probabilities(
-        predictions.scores[row, :found], float(predictions.no_answer[row]), config.threshold, config.decoding.nbest
+        predictions.scores[row, :found], doubt, config.threshold, config.decoding.nbest, config.calibration
     )
-    silent = nothing > (shares[0] if limit is None else limit) if found else True
+    silent = (doubt > config.threshold if limit is None else nothing > limit) if found else True
     ranking = Ranking([], [])
     if silent:
         ranking.answers.append({"answer": "", "score": nothing, "start": 0, "end": 0, "no_answer_score": nothing})
         ranking.chars.append((0, 0))
-    seen: set[tuple[int, int]] = set()
-    for share, (start, end) in zip(shares.tolist(), predictions.chars[row].tolist()):
-        if len(ranking.answers) == options.top_k:
-            break
-        first, last = whole(context, start, end, words=options.words)
-        if (first, last) not in seen:
-            seen.add((first, last))
-            place = {"answer": context[first:last], "score": share, "start": first, "end": last}
-            ranking.answers.append(place | {"no_answer_score": nothing})
-            ranking.chars.append((start, end))
+    decoded = predictions.chars[row, :found].tolist()
+    places = [whole(context, start, end, words=options.words) for start, end in decoded]
+    room = options.top_k - len(ranking.answers)
+    for best, share in merged(context, places, shares.tolist(), config.decoding.nbest, room):
+        first, last = places[best]
+        place = {"answer": context[first:last], "score": share, "start": first, "end": last}
+        ranking.answers.append(place | {"no_answer_score": nothing})
+        ranking.chars.append(tuple(decoded[best]))
     return ranking
+
+
+def merged(
+    context: str, places: Sequence[tuple[int, int]], shares: Sequence[float], among: int, most: int
+) -> list[tuple[int, float]]:
+    """Candidates that are one answer with a comma more or a word less, as one: (its most probable one, their sum).
+
+    places: spans of the context, the most probable first. A span joins the first group whose most probable span it
+    overlaps if, articles and signs aside, one of the two has all words of the other, or at least half of all their
+    words are common to both. At most `most`: the group of the most probable span first, so that the answer is the one
+    that evaluation scores, then the others by their sums. Only the first `among` candidates add to sums, so that these
+    do not depend on how many there are.
+    """
+    best: list[tuple[int, frozenset[str]]] = []
+    sums: list[float] = []
+    for place, (start, end) in enumerate(places):
+        if place >= among and len(best) >= most:
+            break
+        words = frozenset(normalize(" ".join(WORD.findall(context[start:end]))).split())
+        for group, (top, others) in enumerate(best):
+            overlaps = start < places[top][1] and places[top][0] < end
+            common, either = len(words & others), len(words | others)
+            if overlaps and (common == min(len(words), len(others)) or 2 * common >= either):
+                sums[group] += shares[place] if place < among else 0.0
+                break
+        else:
+            best.append((place, words))
+            sums.append(shares[place])
+    groups = [(top, total) for (top, _), total in zip(best, sums)]
+    return [*groups[:1], *sorted(groups[1:], key=lambda group: -group[1])][:most]
 
 
 def whole(text: str, start: int, end: int, *, words: bool = True) -> tuple[int, int]:

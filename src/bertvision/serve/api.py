@@ -23,7 +23,7 @@ from starlette.exceptions import HTTPException
 from bertvision import __version__
 from bertvision.errors import UserError, nearest
 from bertvision.serve.batcher import Abandoned, Batch, Batcher, QueueFull, Stopped
-from bertvision.serve.messages import PROBLEMS, Answers, Health, Labels, OneOrMany, Scores, Strict
+from bertvision.serve.messages import PROBLEMS, Answers, Extracted, Health, Labels, OneOrMany, Open, Scores, Strict
 from bertvision.serve.middleware import Refusal
 from bertvision.serve.server import Limits
 
@@ -118,7 +118,8 @@ def build_app(
         redoc_url=None,
         lifespan=lifespan,
     )
-    for verb, add in (("answer", _add_answer), ("classify", _add_classify), ("similarity", _add_similarity)):
+    routes = (_add_answer, _add_question_answering, _add_classify, _add_similarity)
+    for verb, add in zip(("answer", "answer", "classify", "similarity"), routes):
         if names := service.names(verb):
             add(app, service, names)
     _add_status(app, service)
@@ -148,16 +149,55 @@ def _add_answer(app: FastAPI, service: Service, names: Any) -> None:
         no_answer_threshold: float | None = Field(
             None, ge=0, le=1, description='Say "no answer" above this probability; the reader\'s own rule if not given.'
         )
+        answerable: float | None = Field(
+            None, gt=0, lt=1, description="Share of questions expected to have an answer; the reader's if not given."
+        )
         layers: bool = Field(False, description="Add the contribution of each layer of the encoder.")
 
     @app.post("/answer", responses=PROBLEMS, response_model_exclude_none=True)
     async def answer(request: AnswerRequest) -> Answers:
         """Finds the answers to questions in a context, or says that there is none."""
-        options = request.model_dump(include={"top_k", "no_answer_threshold", "layers"})
+        options = request.model_dump(include={"top_k", "no_answer_threshold", "answerable", "layers"})
         works = [(question, request.context) for question in request.question]
         found = await service.ask(("answer", 2, names[0], tuple(options.items())), works)
         pairs = zip(request.question, found, strict=True)
         return Answers.model_validate({"answers": [{"question": asked, "candidates": own} for asked, own in pairs]})
+
+
+def _add_question_answering(app: FastAPI, service: Service, names: Any) -> None:
+    """Request and response as an inference endpoint of the Hugging Face hub has them for `question-answering`."""
+    limits = service.limits
+
+    class Inputs(Open):
+        question: str = Field(min_length=1, max_length=limits.question, pattern=r"\S")
+        context: str = Field(min_length=1, max_length=limits.context, pattern=r"\S")
+
+    class Parameters(Open):
+        top_k: int | None = Field(None, ge=1, le=limits.top_k, description="Most answers; above 1 a list is returned.")
+        max_answer_len: int | None = Field(None, ge=1, le=limits.context, description="Most tokens of an answer.")
+        handle_impossible_answer: bool | None = Field(None, description='Allow "no answer", which is "".')
+        align_to_words: bool | None = Field(None, description="Extend answers to whole words; true if not given.")
+        doc_stride: int | None = Field(None, description="Has no effect: windows are cut as in training.")
+        max_seq_len: int | None = Field(None, description="Has no effect: windows are cut as in training.")
+        max_question_len: int | None = Field(None, description="Has no effect: questions are cut as in training.")
+
+    class QuestionAnsweringRequest(Open):
+        inputs: Inputs
+        parameters: Parameters | None = None
+
+    @app.post("/question-answering", responses=PROBLEMS)
+    async def question_answering(request: QuestionAnsweringRequest) -> Extracted | list[Extracted]:
+        """Finds an answer as the hub's inference endpoints do: `InferenceClient.question_answering` may call it."""
+        given, asked = (
+            request.parameters or Parameters.model_validate({}),
+            (request.inputs.question, request.inputs.context),
+        )
+        options = {"top_k": given.top_k or 1, "handle_impossible_answer": bool(given.handle_impossible_answer)}
+        options |= {"align_to_words": given.align_to_words is not False}
+        options |= {} if given.max_answer_len is None else {"max_answer_len": given.max_answer_len}
+        (found,) = await service.ask(("answer", 2, names[0], tuple(options.items())), [asked])
+        answers = [Extracted.model_validate(one) for one in found]
+        return answers if options["top_k"] > 1 else answers[0]
 
 
 def _add_classify(app: FastAPI, service: Service, names: Any) -> None:

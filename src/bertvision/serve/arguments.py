@@ -15,20 +15,25 @@ REMOVED = {  # options of the pipeline that transformers 5 removed, for which a 
     "padding": "batches hold texts of similar lengths",
     "batch_size": "batches are filled by tokens",
 }
-OPTIONS = ("top_k", "no_answer_threshold", "layers", "max_answer_len", "handle_impossible_answer", "align_to_words")
+OPTIONS = (
+    *("top_k", "no_answer_threshold", "answerable", "layers"),
+    *("max_answer_len", "handle_impossible_answer", "align_to_words"),
+)
 Asked = str | Sequence[str] | Mapping[str, str] | Sequence[Mapping[str, str]] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """How answers are wanted. limit: "no answer" above this probability; None: by the reader's own threshold.
-    answer_tokens: most tokens of an answer, 0: as the reader was tuned. words: answers are extended to whole words."""
+    answer_tokens: most tokens of an answer, 0: as the reader was tuned. words: answers are extended to whole words.
+    answerable: the share of questions expected to have an answer; None: as in the reader's tune set."""
 
     top_k: int = 1
     limit: float | None = None
     layers: bool = False
     answer_tokens: int = 0
     words: bool = True
+    answerable: float | None = None
 
     @classmethod
     def of(cls, **given: Any) -> "Options":
@@ -45,19 +50,31 @@ class Options:
         limit = given.get("no_answer_threshold")
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, Real) or not 0 <= float(limit) <= 1):
             raise UserError(f"no_answer_threshold: must be a probability from 0 to 1, not {limit!r}")
+        expected = given.get("answerable")
+        if expected is not None:
+            expected = check_answerable(expected)
         if given.get("handle_impossible_answer") in (False, 0):
             if limit is not None:
                 raise UserError("handle_impossible_answer: False is no_answer_threshold = 1; give only one of them")
             limit = 1.0
         limit = None if limit is None else float(limit)
         words = bool(given.get("align_to_words", True))
-        return cls(int(top_k), limit, bool(given.get("layers")), int(longest or 0), words)
+        return cls(int(top_k), limit, bool(given.get("layers")), int(longest or 0), words, expected)
 
     def over(self, config: TaskConfig) -> TaskConfig:
         """A task's configuration with these options applied."""
+        if self.answerable is not None and config.verb == "answer":
+            config = config.assuming(self.answerable)
         if not self.answer_tokens:
             return config
         return replace(config, decoding=replace(config.decoding, answer_tokens=self.answer_tokens))
+
+
+def check_answerable(share: Any) -> float:
+    """A share of questions, between 0 and 1 and neither of them."""
+    if isinstance(share, bool) or not isinstance(share, Real) or not 0 < float(share) < 1:
+        raise UserError(f"answerable: must be a share between 0 and 1, not {share!r}")
+    return float(share)
 
 
 def pairs_of(question: Asked, context: str | Sequence[str] | None) -> tuple[list[tuple[str, str]], bool]:

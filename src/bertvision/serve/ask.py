@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 JSON = re.compile(r"\s*(\[\s*)?\{")  # the beginning of a line that is not a plain question; a list is refused
 AROUND = 160  # characters of context on either side of a printed answer
+# Share of questions that are assumed to have an answer where somebody asks about one text, which they chose because
+# they expect it there. Of several texts most do not hold it: there the reader's own share holds.
+ASSUMED = 0.8
 CHUNK = 64  # questions answered together: enough for full batches, few enough to show answers soon
 
 
@@ -105,6 +108,12 @@ def answer(
             yield query, best_of(query.documents, [next(found) for _ in query.documents], top_k)
 
 
+def assumed(reader: "Reader", queries: Sequence[Query], answerable: float | None) -> float | None:
+    """The share of questions taken to have an answer: the one given, else ASSUMED for questions about one text each."""
+    alone = all(len(query.documents) == 1 for query in queries)
+    return ASSUMED if answerable is None and alone and reader.is_calibrated else answerable
+
+
 def streams(queries: Sequence[Query]) -> bool:
     """Whether `answer` yields some answers long before others."""
     return len(queries) > CHUNK
@@ -118,15 +127,16 @@ def best_of(documents: Sequence[Document], found: Sequence[list[dict[str, Any]]]
     """
     entries, silent = [], []
     for document, ranked in zip(documents, found):
+        least = 1.0  # a document's own order stays: its first answer may have less probability than its second
         if not ranked[0]["answer"]:
             silent.append(ranked[0])
         for candidate in ranked:
             if candidate["answer"]:
                 unit, number = document.place(candidate["start"])
                 place = {"file": called(document.name)} if document.name else {}
-                entries.append((bool(ranked[0]["answer"]), candidate | place | {unit: number}))
-    entries.sort(key=lambda entry: (not entry[0], -entry[1]["score"]))
-    best = [candidate for _, candidate in entries]
+                least = min(least, candidate["score"])
+                entries.append((not ranked[0]["answer"], -least, candidate | place | {unit: number}))
+    best = [candidate for _, _, candidate in sorted(entries, key=lambda entry: entry[:2])]
     if len(silent) == len(documents):
         best.insert(0, min(silent, key=lambda one: one["no_answer_score"]))
     return best[:top_k]

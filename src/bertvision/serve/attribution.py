@@ -1,7 +1,7 @@
 """Layer contributions of an answer: shares that sum to 1, embedding output first."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -47,7 +47,7 @@ def layer_shares(engine: TorchEngine, name: str, windows: Windows, spots: Sequen
     total = torch.zeros(len(spots), layers)
     unweighted: list[tuple[Head, float]] = []
     for key, weight in zip(config.heads, weights):
-        learned = engine.heads[name][key].layer_weights()
+        learned = engine.heads[name][key].encoder_weights()
         if learned is None:
             unweighted.append((engine.heads[name][key], weight))
         else:
@@ -58,7 +58,7 @@ def layer_shares(engine: TorchEngine, name: str, windows: Windows, spots: Sequen
             states = engine.states(collate(windows, index[part], engine.pad), [name])
             chosen = [spots[row] for row in part]
             for head, weight in unweighted:
-                total[part] += weight * _attributed(head, states, chosen, layers)
+                total[part] += weight * _attributed(head, states, chosen, layers).cpu()
     return (total / total.sum(dim=1, keepdim=True)).tolist()
 
 
@@ -66,14 +66,14 @@ def _attributed(head: Head, states: States, spots: Sequence[Spot], layers: int) 
     """Gradient times activation as shares, (B, layers); equal ones where nothing has any influence. A row per spot."""
     with torch.enable_grad():
         leaf = states.layers.detach().requires_grad_()  # (B, L', S, H)
-        logits = head(States(leaf, states.mask))  # (B, S, 2)
-        rows = torch.arange(len(spots))
-        first, last = torch.tensor([(spot.first, spot.last) for spot in spots]).T
+        logits = head.logits(replace(states, layers=leaf))  # (B, S, 2)
+        places = [(row, spot.first, spot.last) for row, spot in enumerate(spots)]
+        rows, first, last = torch.tensor(places, device=logits.device).T
         (gradient,) = torch.autograd.grad((logits[rows, first, 0] + logits[rows, last, 1]).sum(), leaf)
     influence = (gradient * leaf).sum(dim=-1).abs()  # (B, L', S)
     found = (influence * states.mask[:, None]).sum(dim=-1)  # (B, L')
-    below = layers - found.shape[1]  # a source that delivers the last layer alone leaves out those below
-    shares = torch.nn.functional.pad(found, (below, 0))  # (B, L)
+    shares = found.new_zeros(len(spots), layers)
+    shares[:, states.numbers or range(layers)] = found  # a source may leave out layers that no head reads
     total = shares.sum(dim=1, keepdim=True)
     return torch.where(total > 0, shares / total.clamp_min(torch.finfo(total.dtype).tiny), 1 / layers)
 

@@ -1,41 +1,57 @@
 """A finished run -> a reader: the member or ensemble that scored best on the tune set."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from bertvision.backbone.backbone import Backbone
+from bertvision.backbone.checkpoint import Plain
+from bertvision.backbone.loading import tokenizer_of
+from bertvision.backbone.low_rank import Compression, parse_compression
+from bertvision.backbone.states import deepest
 from bertvision.backbone.tuning import Tuning
 from bertvision.data.sources import is_text
 from bertvision.errors import UserError, nearest
-from bertvision.evaluate.ensemble import Ensemble, How, Member
+from bertvision.evaluate.calibration import Calibration, fit_calibration
+from bertvision.evaluate.ensemble import BACKBONE, Ensemble, How, Member
 from bertvision.evaluate.score import Score
+from bertvision.evaluate.squad import answerable
 from bertvision.files import write_json
+from bertvision.heads import SPECS
 from bertvision.recipe import Recipe, head_spec
+from bertvision.runtime import CPU
 from bertvision.serve.card import write_card
-from bertvision.serve.config import Cutting, Decoding, ReaderConfig, TaskConfig
+from bertvision.serve.config import VERBS, Cutting, Decoding, ReaderConfig, TaskConfig
 from bertvision.serve.engines import TorchEngine
 from bertvision.serve.reader import Progress, Reader
 from bertvision.serve.reader_dir import lasting
-from bertvision.tasks import Task
+from bertvision.tasks import Dataset, Task
+from bertvision.train.bank import unique_names
 from bertvision.train.choose import named
+from bertvision.train.finetune import tuning_of
 from bertvision.train.run_dir import RunDir
-from bertvision.train.scoring import load_members
-from bertvision.train.stored import task_of
+from bertvision.train.scoring import Loaded, load_members
+from bertvision.train.stored import Stored, runtime_of, task_of
+
+LOSS = 0.2  # of the main metric on tune: what `rank=auto` may lose at most
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Which scores of a run a reader is made of; None: any. checkpoint: its epoch, None for the last one.
 
-    members: names, a list or a text with commas. how: how their probabilities are blended.
+    members: names, a list or a text with commas. how: how their probabilities are blended. depth: no more blocks than
+    that. exits: names of heads of the same checkpoint with a `depth`, at which windows may leave early.
     """
 
     checkpoint: float | None = None
     seed: int | None = None
     members: str | Sequence[str] | None = None
     how: How | None = None
+    depth: int | None = None
+    exits: Sequence[str] = ()
 
 
 def build_reader(
@@ -45,17 +61,31 @@ def build_reader(
     *,
     storage: Any = "fp32",
     threshold_data: str = "",
+    compress: str = "",
     progress: Progress | None = None,
+    device: str = "",
 ) -> Path:
     """Writes the reader of a run to `out`: of what is wanted the best on tune, a single head or an ensemble.
 
     threshold_data: questions on which the no-answer threshold is chosen anew; the members then need not have been
-    scored together.
+    scored together. compress: `rank=64,int8`, see `parse_compression`: the encoder as a compressed difference.
+    device: where that is done, if not where the run's recipe says.
     """
     opened, wanted = RunDir.open(run, variants=False), wanted or Wanted()
     if not task_of(opened).served:
         raise UserError(f"{run}: there are no readers for the task {opened.recipe().task}")
-    choices = _choices(opened)
+    builder = _Builder(opened, _choose(opened, wanted, bool(threshold_data)), threshold_data, progress, device)
+    builder.exits = wanted.exits
+    return builder.build(compress).save_pretrained(out, storage=storage)
+
+
+def _choose(run: RunDir, wanted: Wanted, threshold_data: bool) -> Score:
+    """The best of what is wanted; a checkpoint without scores has its backbone alone."""
+    choices = _choices(run)
+    if plain := _unscored_backbone(run, wanted, [one.epoch for one in choices]):
+        return plain
+    if not choices:
+        raise UserError(f"{run.path}: nothing has been scored yet; `bertvision study` goes on with it")
     epoch = max(one.epoch for one in choices) if wanted.checkpoint is None else wanted.checkpoint
     singles = [one.ensemble.members[0] for one in choices if one.ensemble.is_single and one.epoch == epoch]
     names = wanted.members
@@ -64,15 +94,23 @@ def build_reader(
     fitting = [one for one in choices if one.epoch == epoch and wanted.seed in (None, one.seed)]
     if names is not None:
         fitting = [one for one in fitting if {member.name for member in one.ensemble.members} == set(names)]
+    if wanted.depth is not None:
+        shallow = {name for name, depth in head_depths(run.recipe()).items() if 0 < depth <= wanted.depth}
+        fitting = [one for one in fitting if {member.name for member in one.ensemble.members} <= shallow]
     if wanted.how is not None:
         fitting = [one for one in fitting if one.ensemble.how == wanted.how or len(one.ensemble.members) == 1]
     if not fitting and names and threshold_data:
         fitting = [_unscored(singles, wanted.seed, names, wanted.how or "max")]
     if not fitting:
         known = sorted({f"{one.ensemble.parts} (epoch {one.epoch:g}, seed {one.seed})" for one in choices})
-        raise UserError(f"{run}: nothing like this was scored; there is: {', '.join(known)}")
-    best = max(fitting, key=lambda one: one.tune or 0.0)
-    return _assemble(opened, best, threshold_data, progress).save_pretrained(out, storage=storage)
+        raise UserError(f"{run.path}: nothing like this was scored; there is: {', '.join(known)}")
+    return max(fitting, key=lambda one: one.tune or 0.0)
+
+
+def head_depths(recipe: Recipe) -> dict[str, int]:
+    """{name of a member: its `depth`, 0 where it reads the whole encoder}"""
+    own = {BACKBONE: head_spec(recipe.finetune.head).get("depth", 0)}
+    return own | {name: one.get("depth", 0) for name, one in zip(unique_names(recipe.heads), recipe.heads)}
 
 
 def leave_reader(run: Path) -> Path:
@@ -92,10 +130,23 @@ def _choices(run: RunDir) -> list[Score]:
     rows = [*run.rows(), *run.ensemble(), *run.greedy()]
     scored = {*run.scored()}
     found = [row for row in rows if row.threshold_from in ("tune", "") and len(row.ensemble.cells) == 1]
-    found = [row for row in found if row.ensemble.cells <= scored]
-    if not found:
-        raise UserError(f"{run.path}: nothing has been scored yet; `bertvision study` goes on with it")
-    return found
+    return [row for row in found if row.ensemble.cells <= scored]
+
+
+def _unscored_backbone(run: RunDir, wanted: Wanted, scored: Sequence[float]) -> Score | None:
+    """The backbone of a checkpoint that has no scores, as while a study runs or after `finetune`; None if not meant.
+
+    Without a checkpoint named, the last there is, if nothing was scored.
+    """
+    names = [wanted.members] if isinstance(wanted.members, str) else wanted.members
+    if (names and list(names) != [BACKBONE]) or wanted.checkpoint in scored or (scored and wanted.checkpoint is None):
+        return None
+    cells = [(s, e) for s in run.recipe().seeds for e in run.epochs if run.checkpoint(s, e).is_dir()]
+    cells = [(s, e) for s, e in cells if wanted.seed in (None, s) and wanted.checkpoint in (None, e)]
+    if not cells:
+        return None
+    first = cells[0][0]
+    return Score(Ensemble.of(Member("", first, max(e for s, e in cells if s == first))), 0.0, "", {})
 
 
 def _unscored(singles: Sequence[Member], seed: int | None, names: Sequence[str], how: How) -> Score:
@@ -108,50 +159,141 @@ def _unscored(singles: Sequence[Member], seed: int | None, names: Sequence[str],
     return Score(Ensemble(tuple(known[name] for name in names), how=how, chosen="given"), 0.0, "", {})
 
 
-def _assemble(run: RunDir, choice: Score, threshold_data: str = "", progress: Progress | None = None) -> Reader:
-    recipe, task = run.recipe(), task_of(run)
-    name = task.name
-    plain = Backbone.load(recipe.backbone.name)
-    fingerprint = plain.fingerprint
-    loaded = load_members(run, task, choice.seed, choice.epoch, plain)
-    missing = [one.name for one in choice.ensemble.members if one not in loaded.heads]
-    if missing:
-        place = run.seed(choice.seed)
-        raise UserError(f"{place}: the head {missing[0]!r} of epoch {choice.epoch:g} is not there; run the study again")
-    heads = {one.name: loaded.heads[one] for one in choice.ensemble.members}
-    entries = {
-        one.name: {key: value for key, value in head_spec(loaded.specs[one]).items() if key != "fraction"}
-        for one in choice.ensemble.members
-    }
-    tuning = {one.name: getattr(recipe.finetune, one.name) for one in fields(Tuning)}
-    if loaded.about["step"] == 0 and not (tuning["adapters"] or tuning["lora"]):
-        tuning = {}  # the encoder as it came
-    tasks = {name: _task_config(recipe, choice, task)}
-    config = ReaderConfig(lasting(recipe.backbone.name), fingerprint, tuning, tasks)
-    notes = {name: {"entries": entries, "outputs": task.outputs}}
-    reader = Reader(config, TorchEngine(loaded.backbone, {name: heads}, tasks), about=notes, name=run.path.name)
-    row = choice.to_json()
-    if threshold_data:
-        threshold, found = _choose_threshold(reader, task, recipe, threshold_data, progress)
-        tasks = {name: replace(tasks[name], threshold=threshold)}
-        reader.config = replace(config, tasks=tasks)
-        row = row | {"threshold_data": threshold_data, "threshold_score": found}
-    reader.card = write_card(recipe.title or run.path.name, reader.config, row, run.facts())
-    return reader
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """What one pass over the tune set gives: the best threshold, the main metric there, and a calibration."""
+
+    threshold: float
+    score: float
+    calibration: Calibration | None
 
 
-def _choose_threshold(
-    reader: Reader, task: Task, recipe: Recipe, source: str, progress: Progress | None
-) -> tuple[float, float]:
-    """The no-answer threshold that is best on a set of questions, and the main metric there."""
-    if reader.config.tasks[task.name].verb != "answer":
-        raise UserError(f"--threshold-data: a reader that gives {recipe.task} has no threshold; leave it out")
-    dataset = task.dataset(source, reader.engine.tokenizer, recipe.data)
-    collector = task.collector(dataset, recipe.evaluate)
-    reader.read_windows(dataset.windows, {task.name: collector}, progress)
-    found = collector.finish()
-    threshold = task.choose(found, dataset)
-    return float(threshold), task.scores(found, dataset, threshold)[task.metrics[-1]]
+class _Builder:
+    """Builds the reader of a choice. threshold_data: where its threshold is chosen; if empty, as in the study. device:
+    where it is tried, if not where the run's recipe says."""
+
+    def __init__(
+        self, run: RunDir, choice: Score, threshold_data: str, progress: Progress | None, device: str = ""
+    ) -> None:
+        self.device = device
+        self.exits: Sequence[str] = ()
+        self.run, self.choice, self.threshold_data, self.progress = run, choice, threshold_data, progress
+        self.recipe, self.task = run.recipe(), task_of(run)
+        if threshold_data and VERBS[self.recipe.task] != "answer":
+            raise UserError(f"--threshold-data: a reader that gives {self.recipe.task} has no threshold; leave it out")
+
+    def build(self, compress: str = "") -> Reader:
+        hows = parse_compression(compress) if compress else []
+        name, facts = self.recipe.backbone.name, self.choice.to_json()
+        backbone = Backbone.load(name, CPU if hows else runtime_of(self.run, self.device, alone=True))
+        fingerprint, plain = backbone.fingerprint, Plain(backbone.model) if hows else None
+        loaded = load_members(self.run, self.task, self.choice.seed, self.choice.epoch, backbone)
+        tasks = {self.task.name: _task_config(self.recipe, self.choice, self.task)}
+        config = ReaderConfig(lasting(name), fingerprint, self._tuning(loaded), tasks)
+        fit: _Fit | None = None
+        if plain:
+            reader, fit, compressed = self._compressed(config, loaded, plain, hows)
+            facts |= {"compressed": compressed}
+        else:
+            reader = self._assemble(config, loaded)
+            fit = self._fit_or_none(reader) if VERBS[self.recipe.task] == "answer" else None
+        if fit:
+            chosen = bool(hows or self.threshold_data or not self.choice.metrics)
+            one = replace(tasks[self.task.name], calibration=fit.calibration)
+            one = replace(one, threshold=fit.threshold) if chosen else one
+            facts |= {"threshold_data": self.source, "threshold_score": fit.score} if chosen else {}
+            reader.config = replace(config, tasks={self.task.name: one})
+        reader.card = write_card(self.recipe.title or self.run.path.name, reader.config, facts, self.run.facts())
+        return self._with_exits(reader) if self.exits else reader
+
+    def _with_exits(self, reader: Reader) -> Reader:
+        """The same reader, from which windows may leave early; rules are chosen on the tune set."""
+        from bertvision.serve.exits import Fitting, describe
+
+        name, engine = self.task.name, reader.torch_engine("exits")
+        engine.tasks = dict(reader.config.tasks)
+        found = Fitting(engine, self.task, self.exits, self._tune_set).fit()
+        tasks = {name: replace(reader.config.tasks[name], exits=found)}
+        reader.config, engine.tasks = replace(reader.config, tasks=tasks), tasks
+        reader.card += describe(found, self.task.metrics[-1])
+        return reader
+
+    @property
+    def source(self) -> str:
+        """Where threshold and calibration are fitted; empty if the tune set was split off the training set."""
+        return self.threshold_data or self.recipe.data.tune
+
+    def _tuning(self, loaded: Loaded) -> dict[str, Any]:
+        tuning = asdict(tuning_of(self.recipe.finetune))
+        changed = tuning["adapters"] or tuning["lora"] or self.recipe.finetune.start
+        return tuning if loaded.about["step"] or changed else {}
+
+    def _assemble(self, config: ReaderConfig, loaded: Loaded) -> Reader:
+        name, members = self.task.name, self.choice.ensemble.members
+        if missing := [one.name for one in members if one not in loaded.heads]:
+            place, epoch = self.run.seed(self.choice.seed), self.choice.epoch
+            raise UserError(f"{place}: the head {missing[0]!r} of epoch {epoch:g} is not there; run the study again")
+        here = {one.name: one for one in loaded.heads if not one.is_partial}
+        for one in self.exits:
+            if one not in here:
+                raise UserError(f"--exits {one}: {nearest(one, here)}")
+        members = tuple(dict.fromkeys([*members, *(here[one] for one in self.exits)]))
+        heads = {one.name: loaded.heads[one] for one in members}
+        entries = {
+            one.name: {key: value for key, value in head_spec(loaded.specs[one]).items() if key != "fraction"}
+            for one in members
+        }
+        notes = {name: {"entries": entries, "outputs": self.task.outputs, "specs": SPECS}}
+        engine = TorchEngine(loaded.backbone, {name: heads}, config.tasks)
+        return Reader(config, engine, about=notes, name=self.run.path.name)
+
+    def _compressed(
+        self, config: ReaderConfig, loaded: Loaded, plain: Plain, hows: Sequence[Compression]
+    ) -> tuple[Reader, _Fit, dict[str, Any]]:
+        """The reader with its encoder compressed, the first way of `hows` that loses little; and facts for its card."""
+        if not config.tuning:
+            raise UserError("--compress: the encoder was not tuned, so there is nothing to compress; leave it out")
+        backbone, before = loaded.backbone, self.choice.tune
+        wanted = [head for one, head in loaded.heads.items() if one in self.choice.ensemble.members]
+        backbone.cut(deepest((head.reads for head in wanted), backbone.layers))
+        difference = plain.difference(backbone.model)
+        if len(hows) > 1:
+            before = self._fit(self._assemble(config, loaded)).score
+        for how in hows:
+            backbone.compressed = plain.compressed(backbone.model, Tuning(**config.tuning), difference, how)
+            reader = self._assemble(config, loaded)
+            fit = self._fit(reader)
+            if before is None or fit.score >= before - LOSS:
+                break
+        return reader, fit, {"how": str(how), "score": fit.score, "before": before}
+
+    def _fit_or_none(self, reader: Reader) -> _Fit | None:
+        """None where a study has chosen the threshold, and its tune set is no longer there to calibrate on."""
+        try:
+            return self._fit(reader)
+        except UserError:
+            if self.threshold_data or not self.choice.metrics:
+                raise
+            return None
+
+    def _fit(self, reader: Reader) -> _Fit:
+        task, dataset = self.task, self._tune_set
+        collector = task.collector(dataset, self.recipe.evaluate)
+        reader.read_windows(dataset.windows, {task.name: collector}, self.progress)
+        found = collector.finish()
+        threshold = task.choose(found, dataset)
+        score = task.scores(found, dataset, threshold)[task.metrics[-1]]
+        if VERBS[self.recipe.task] != "answer":
+            return _Fit(threshold, score, None)
+        has = answerable(dataset.articles)
+        doubts = found.no_answer_scores()
+        return _Fit(float(threshold), score, fit_calibration([doubts[key] for key in has], list(has.values())))
+
+    @cached_property
+    def _tune_set(self) -> Dataset:
+        if not self.source:
+            return Stored(self.run, self.task).sets("tune")["tune"]
+        return self.task.dataset(self.source, tokenizer_of(self.recipe.backbone.name), self.recipe.data)
 
 
 def _task_config(recipe: Recipe, choice: Score, task: Task) -> TaskConfig:

@@ -1,17 +1,19 @@
 """config.json of a reader: its backbone, and for every task the ensemble, threshold, decoding and windows."""
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import PlainValidator
 
 from bertvision import __version__
 from bertvision.errors import UserError
+from bertvision.evaluate.calibration import Calibration
 from bertvision.evaluate.ensemble import BACKBONE, Ensemble
 from bertvision.schema import STRICT, Count, Number, Positive, validate
 
-FORMAT = 2  # in format 1 the members of an ensemble were display names of heads
+# In format 1 members of an ensemble were display names of heads; format 2 had no calibration, format 3 no exits.
+FORMAT = 4
 VERBS = {"spans": "answer", "labels": "classify", "score": "similarity"}  # task -> method of a reader, route of the API
 BYTES, SPECIAL = 4, 3  # about as many UTF-8 bytes to a token; tokens around a pair of texts
 
@@ -50,10 +52,46 @@ class Cutting:
 
 
 @dataclass(frozen=True, slots=True)
+class Exit:
+    """A read-out below the last. head: its name. depth: of so many blocks. scale, shift: see serve/exits.py."""
+
+    __pydantic_config__ = STRICT
+    head: str
+    depth: Positive
+    scale: Number
+    shift: Number
+
+
+@dataclass(frozen=True, slots=True)
+class ExitRule:
+    """A window leaves where its prediction has the probability `sure`, or agree * sure if the read-out before says the
+    same. loss: what it may lose on the tune set; score, blocks: the main metric there, and blocks per token."""
+
+    __pydantic_config__ = STRICT
+    loss: Number
+    sure: Number
+    agree: Number
+    score: Number
+    blocks: Number
+
+
+@dataclass(frozen=True, slots=True)
+class Exits:
+    """Exits from the lowest up, and the rules to choose from. score, blocks: without leaving early."""
+
+    __pydantic_config__ = STRICT
+    heads: tuple[Exit, ...]
+    rules: tuple[ExitRule, ...]
+    score: Number
+    blocks: Positive
+
+
+@dataclass(frozen=True, slots=True)
 class TaskConfig:
     """One task of a reader. labels: the names of the classes, in order. scale: lowest and highest score.
 
     threshold: the answer is "no answer" where the null score exceeds the best span's score by more than this.
+    calibration: how probable "no answer" is; None where that is not known, as in readers of format 2.
     """
 
     __pydantic_config__ = STRICT
@@ -64,6 +102,18 @@ class TaskConfig:
     windows: Cutting = field(default_factory=Cutting)
     labels: tuple[str, ...] = ()
     scale: tuple[float, float] = (-1.0, 1.0)
+    calibration: Calibration | None = None
+    exits: Exits | None = None
+
+    def assuming(self, answerable: float) -> "TaskConfig":
+        """For texts that hold the answer to this share of the questions: threshold and calibration move."""
+        if self.calibration is None:
+            raise UserError(
+                "answerable: this reader does not know how probable its answers are; build it again with `bertvision "
+                "reader`, or give a no-answer threshold"
+            )
+        moved = self.calibration.assuming(answerable)
+        return replace(self, threshold=self.calibration.move(self.threshold, moved), calibration=moved)
 
     @property
     def verb(self) -> str:
@@ -74,6 +124,11 @@ class TaskConfig:
     def heads(self) -> tuple[str, ...]:
         """The names of the ensemble's heads, in order."""
         return tuple(member.name for member in self.ensemble.members)
+
+    @property
+    def all_heads(self) -> tuple[str, ...]:
+        """The same, and the names of the heads of its exits."""
+        return tuple(dict.fromkeys([*self.heads, *(one.head for one in (self.exits.heads if self.exits else ()))]))
 
 
 @dataclass(frozen=True, slots=True)

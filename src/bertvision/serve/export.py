@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from bertvision.backbone.backbone import Backbone
-from bertvision.backbone.checkpoint import trained_state
+from bertvision.backbone.states import together
 from bertvision.data.batches import Batch
 from bertvision.errors import UserError
-from bertvision.files import replacing, write_json, write_text
-from bertvision.serve.engines import NOTES, TorchEngine, need, output_name
+from bertvision.files import holding, replacing, write_json, write_text
+from bertvision.serve.engines import TorchEngine, blend
+from bertvision.serve.onnx_engine import NOTES, need
 from bertvision.serve.reader import Reader
 from bertvision.serve.reader_dir import (
     CARD,
@@ -24,31 +25,32 @@ from bertvision.serve.reader_dir import (
     GRAPH,
     TOKENIZER,
     config_digest,
+    encoder_tensors,
     head_tensors,
     stored_digest,
     weights_digest,
+    write_digests,
 )
 
 OPSET = 20  # the first that has GELU as one operation
 LARGEST = 2_000_000_000  # bytes; a file of this format cannot be larger
 
 
-class Members(nn.Module):
-    """The encoder and the members of every ensemble as one function of tensors.
-
-    names: (task's name, head's name) of each output.
-    """
+class Whole(nn.Module):
+    """The encoder and the ensembles of all tasks as one function of tensors."""
 
     def __init__(self, engine: TorchEngine) -> None:
         super().__init__()
-        self.backbone = engine.backbone
-        self.names = [(task, key) for task, config in engine.tasks.items() for key in config.heads]
-        self.heads = nn.ModuleList(engine.heads[task][key] for task, key in self.names)
+        self.backbone, self.tasks = engine.backbone, engine.tasks
+        self.heads = nn.ModuleList(engine.heads[task][key] for task, one in self.tasks.items() for key in one.heads)
 
     def forward(self, ids: Tensor, types: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
-        """ids, types: (B, S) int64; mask: (B, S) bool. Each member's logits, (B, S, 2) for spans, else (B, outputs)."""
-        states = self.backbone(Batch(np.arange(0), ids, types, mask, targets=ids))
-        return tuple(head.logits(states) for head in self.heads)  # type: ignore[operator]
+        """ids, types: (B, S) int64; mask: (B, S) bool. Each task's logits, (B, S, 2) for spans, else (B, outputs)."""
+        reads = together((head.reads for head in self.heads), self.backbone.layers)  # type: ignore[misc]
+        batch = Batch(np.arange(0), ids, types, mask, targets=ids)
+        states = self.backbone(batch, reads)
+        members = iter([head.logits(states) for head in self.heads])  # type: ignore[operator]
+        return tuple(blend(one, [next(members) for _ in one.heads], batch) for one in self.tasks.values())
 
 
 def export(reader: Reader, out: Path, *, int8: bool = False) -> Path:
@@ -60,40 +62,42 @@ def export(reader: Reader, out: Path, *, int8: bool = False) -> Path:
         raise UserError('export: this reader is ONNX already; load the one it was made from with engine="torch"')
     for module in ("onnx", "onnxscript", "onnxruntime"):
         need(module)
-    members = Members(reader.engine).eval()
-    size = sum(tensor.numel() * tensor.element_size() for tensor in members.state_dict().values())
+    whole = Whole(reader.engine).eval()
+    size = sum(tensor.numel() * tensor.element_size() for tensor in whole.state_dict().values())
     if size > LARGEST:
         raise UserError(f"export: {size / 1e9:.1f} GB of weights do not fit into one ONNX file (2 GB); keep torch")
     config, engine = reader.config, reader.engine
-    weights = weights_digest(head_tensors(engine.heads), trained_state(engine.backbone.model) if config.tuning else {})
+    weights = weights_digest(head_tensors(engine.heads), encoder_tensors(engine.backbone, config))
     digests = {"config": config_digest(config.to_json()), "weights": weights}  # of what the graph is made from
     if stored_digest(out, config) not in ("", weights):
         raise UserError(f"{out}: holds another reader; choose another directory for the exported one")
-    (out / CONFIG).unlink(missing_ok=True)  # removed first, written last: a half-written directory is not a reader
-    with replacing(out / GRAPH) as scratch:
-        _write_graph(members, scratch)
-        if int8:
-            _quantise(scratch)
-        _add_notes(scratch, {"int8": int8, "pad": engine.pad, "longest": engine.longest, **digests})
-    with replacing(out / TOKENIZER) as scratch:
-        engine.tokenizer.save(str(scratch))
-    write_text(out / CARD, reader.card)
-    write_json(out / CONFIG, config.to_json())
+    with holding(out):
+        (out / CONFIG).unlink(missing_ok=True)  # removed first, written last: a half-written directory is not a reader
+        with replacing(out / GRAPH, durable=True) as scratch:
+            _write_graph(whole, scratch)
+            if int8:
+                _quantise(scratch)
+            _add_notes(scratch, {"int8": int8, "pad": engine.pad, "longest": engine.longest, **digests})
+        with replacing(out / TOKENIZER, durable=True) as scratch:
+            engine.tokenizer.save(str(scratch))
+        write_digests(out)
+        write_text(out / CARD, reader.card)
+        write_json(out / CONFIG, config.to_json(), durable=True)
     return out / GRAPH
 
 
-def _write_graph(members: Members, path: Path) -> None:
+def _write_graph(whole: Whole, path: Path) -> None:
     mask = torch.arange(7) < torch.tensor([[7], [5]])  # (2, 7): a batch with padding
     ids, types = mask.long() * 3, torch.zeros(2, 7, dtype=torch.int64)
     free = dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC)  # both the batch and its length
-    with _quiet(), torch.no_grad(), _plain_attention(members.backbone):
+    with _quiet(), torch.no_grad(), _plain_attention(whole.backbone):
         program = torch.onnx.export(
-            members,
+            whole,
             (ids, types, mask),
             dynamo=True,
             opset_version=OPSET,
             input_names=["ids", "types", "mask"],
-            output_names=[output_name(*member) for member in members.names],
+            output_names=list(whole.tasks),
             dynamic_shapes=(free, free, free),
             verbose=False,
         )

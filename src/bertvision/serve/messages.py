@@ -24,6 +24,15 @@ class Candidate(BaseModel):
     layers: list[float] | None = Field(None, description="The share of each layer of the encoder in this answer.")
 
 
+class Extracted(BaseModel):
+    """An answer as the inference endpoints of the Hugging Face hub give it."""
+
+    answer: str
+    score: float = Field(ge=0, le=1, description="The probability of the answer.")
+    start: int = Field(ge=0, description="The character of the context where the answer begins.")
+    end: int = Field(ge=0, description="The character where it ends.")
+
+
 class Answered(BaseModel):
     """The candidates for one question."""
 
@@ -69,6 +78,12 @@ class Strict(BaseModel):
     """A request: unknown fields and values of another type are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Open(BaseModel):
+    """A request that may have further fields, as the hub's have; values of another type are errors."""
+
+    model_config = ConfigDict(strict=True)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bertvision.serve.server import Hosts, Limits
 
 OPEN = "/health"  # needs no token: for monitoring
+CHUNK = 1 << 18  # bytes that a connection gives at once, which may hold a whole head and a part of its body
 DRAIN = 16  # a body up to so many times over the limit is read to its end, so that the client gets to read the refusal
 CLIENT_LEFT = 499
+ADDRESS, HEAD = 2_000, 65_536  # most characters of path and query; most bytes of all headers
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'none'; frame-ancestors 'none'; base-uri 'none'",
@@ -68,6 +70,7 @@ class Checks:
 
         try:
             headers = Headers(scope=scope)
+            _check_head(scope, headers)
             self._check_host(headers, scope["method"])
             self._check_token(headers, scope["path"])
             body = await self._body(headers, receive)
@@ -127,6 +130,19 @@ class Checks:
         return bytes(body)
 
 
+def _check_head(scope: Scope, headers: Headers) -> None:
+    """Refuses long or odd addresses, large heads and upgrades, whatever parser has let them through."""
+    address = scope.get("raw_path", scope["path"].encode("utf-8", "replace")) + scope.get("query_string", b"")
+    if len(address) > ADDRESS:
+        raise Refusal(414, f"the address is longer than {ADDRESS} characters")
+    if not scope["path"].isprintable():
+        raise Refusal(400, "the address holds characters that no address of this server has")
+    if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD:
+        raise Refusal(431, f"the headers are longer than {HEAD} bytes")
+    if "upgrade" in headers:
+        raise Refusal(400, "this server speaks HTTP/1.1 alone; send the request without `Upgrade`")
+
+
 def given_token(authorization: str) -> bytes:
     """The token in an Authorization header: `Bearer TOKEN`, or `Basic` with any name and the token as password."""
     scheme, _, value = authorization.partition(" ")
@@ -171,18 +187,24 @@ async def _unless_disconnected(work: Awaitable[None], receive: Receive, began: C
 
 def head_timeout(seconds: float) -> type[asyncio.Protocol]:
     """uvicorn's HTTP protocol, closing connections whose request head is not complete after so many seconds."""
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 
-    base: Any = AutoHTTPProtocol
+    base: Any = H11Protocol  # whatever else is installed: httptools has no limit for the number of headers
 
     class HeadTimeout(base):  # type: ignore[misc]
-        deadline: asyncio.TimerHandle | None = None
+        deadline: asyncio.TimerHandle | None = None  # as long as a head is awaited
+        received = 0  # bytes since then
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
             self.deadline = self.loop.call_later(seconds, transport.close)
 
         def data_received(self, data: bytes) -> None:
+            self.received = self.received + len(data) if self.deadline is not None else 0
+            if self.received > HEAD + CHUNK:  # so much, and the head is not complete
+                self.transport.write(b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\n\r\n")
+                self.transport.close()
+                return
             super().data_received(data)
             if self.cycle is not None and not self.cycle.response_complete:
                 self.end_deadline()  # the head is complete; bodies and answers have limits of their own

@@ -4,18 +4,19 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from bertvision.data.batches import by_length, collate
+from bertvision.data.batches import by_length
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError, nearest
 from bertvision.serve.answers import collector_of, cut, rank, results
-from bertvision.serve.arguments import Asked, Options, check_pairs, pairs_of, text_pairs
+from bertvision.serve.arguments import Asked, Options, check_answerable, check_pairs, pairs_of, text_pairs
 from bertvision.serve.config import ReaderConfig
-from bertvision.serve.engines import Engine, TorchEngine, load_engine
-from bertvision.serve.reader_dir import Storage, find_reader, read_card, read_config, write_reader
+from bertvision.serve.onnx_engine import Engine, OnnxEngine, load_engine
+from bertvision.serve.reader_dir import GRAPH, Storage, find_reader, read_card, read_config, write_reader
+
+if TYPE_CHECKING:  # imports torch, which an exported reader does not need
+    from bertvision.serve.engines import TorchEngine
 
 BATCH_TOKENS = 1024  # of all layers at once: what heads read of them stays in the cache
 DEFAULTS = Options()
@@ -36,15 +37,33 @@ class Reader:
         self.about, self.card, self.name = dict(about), card, name
 
     @classmethod
-    def from_pretrained(cls, name: str | Path, *, engine: str = "auto", backbone: str | None = None) -> "Reader":
+    def from_pretrained(
+        cls,
+        name: str | Path,
+        *,
+        engine: str = "auto",
+        backbone: str | None = None,
+        device: str = "cpu",
+        precision: str = "fp32",
+        exit: float | None = None,
+    ) -> "Reader":
         """The reader in a directory, of the package, or of the hub.
 
-        engine: "torch", "onnx" for one that was exported, or "auto", whichever the directory is for.
+        engine: "torch", "onnx" for one that was exported or prepared (`bertvision export`), or "auto", whichever the
+        directory is for.
         backbone: where its untuned encoder is now, if not where config.json says.
+        device: such as "cuda"; "auto" is a GPU, if there is one. precision: of the encoder's products, "fp32", "bf16"
+        or "auto", whichever is quicker. exit: see `leaving`.
         """
         place = find_reader(str(name))
-        config, found, about = load_engine(place, read_config(place), engine, backbone)
-        return cls(config, found, about=about, card=read_card(place), name=Path(name).name or str(name))
+        if engine == "onnx" and not (place / GRAPH).is_file():
+            from bertvision.serve.prepared import prepared_path
+
+            prepared = prepared_path(place)
+            place = prepared if prepared.is_dir() else place
+        config, found, about = load_engine(place, read_config(place), engine, backbone, device, precision)
+        reader = cls(config, found, about=about, card=read_card(place), name=Path(name).name or str(name))
+        return reader if exit is None else reader.leaving(exit)
 
     def save_pretrained(self, path: str | Path, *, storage: Storage = "fp32") -> Path:
         """Writes the reader to a directory. storage: "fp16" halves its files."""
@@ -72,6 +91,7 @@ class Reader:
         They must have the same encoder with the same tuning, such as none.
         """
         from bertvision.serve.card import join_cards
+        from bertvision.serve.engines import TorchEngine
 
         if not readers:
             raise UserError("join: give at least one reader")
@@ -90,6 +110,36 @@ class Reader:
         name = " + ".join(one.name for one in readers.values())
         return cls(dataclasses.replace(first.config, tasks=tasks), engine, about=about, card=card, name=name)
 
+    def assuming(self, answerable: float) -> "Reader":
+        """The same reader for texts that hold the answer to this share of the questions, unless a call says otherwise.
+
+        Its threshold moves by Bayes' rule, from the share in its tune set.
+        """
+        share, tasks = check_answerable(answerable), self.config.tasks
+        moved = {name: one.assuming(share) if one.verb == "answer" else one for name, one in tasks.items()}
+        config = dataclasses.replace(self.config, tasks=moved)
+        return Reader(config, self.engine, about=self.about, card=self.card, name=self.name)
+
+    def leaving(self, exit: float) -> "Reader":
+        """The same reader, faster: a window that a lower read-out is sure of does not run through all blocks.
+
+        exit: what that may cost of the main metric, such as 0.5 F1, on the reader's tune set. Needs a reader with
+        exits, on a CPU in fp32; see `bertvision reader --exits`.
+        """
+        from bertvision.serve.exits import ExitEngine, rule_for
+
+        engine, names = self.torch_engine("exit"), list(self.config.tasks)
+        if len(names) != 1:
+            raise UserError(f"exit: needs a reader with one task, not {', '.join(names)}")
+        rule = rule_for(self.config.tasks[names[0]], exit)
+        quicker = ExitEngine(engine, names[0], rule)
+        return Reader(self.config, quicker, about=self.about, card=self.card, name=self.name)
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether `assuming` is possible."""
+        return all(one.calibration for one in self.config.tasks.values() if one.verb == "answer")
+
     @property
     def tasks(self) -> tuple[str, ...]:
         """The names of its tasks."""
@@ -102,13 +152,15 @@ class Reader:
         a dictionary {"question": ..., "context": ...} or a list of such. Options, all by keyword:
         top_k = 1: how many answers; with more than 1, a list, best first.
         no_answer_threshold: the answer is "no answer" above this probability, 0 to 1; by default the reader's own rule
-        holds. layers = False: adds "layers", the share of each layer in the answer, embedding output first.
-        max_answer_len: most tokens of an answer. handle_impossible_answer = False: never says "no answer".
+        holds. answerable: the share of questions that you expect to have an answer, between 0 and 1; by default that of
+        the reader's tune set. layers = False: adds "layers", the share of each layer in the answer, embedding output
+        first. max_answer_len: most tokens of an answer. handle_impossible_answer = False: never says "no answer".
         align_to_words = True: False leaves answers as the tokenizer cuts them, which may be within a word.
 
         A dictionary {"answer", "score", "start", "end", "no_answer_score"}: context[start:end] is the answer; score and
         no_answer_score are its probability, and that of there being none, among a fixed number of the best candidates.
-        No answer: "", 0, 0.
+        Candidates that differ by a comma or a word are one, with their probabilities added; the first is the most
+        probable span, the others are in the order of these sums. No answer: "", 0, 0.
         """
         pairs, several = pairs_of(question, context)
         found = self.answers(pairs, **options)
@@ -123,7 +175,7 @@ class Reader:
         progress: called with the tokens read so far and in all.
         """
         check_pairs(pairs)
-        name = self._task("answer")
+        name = self.task_for("answer")
         return self._read(pairs, [name], Options.of(**options), progress)[name]
 
     def everything(self, pairs: Sequence[tuple[str, str]], **options: Any) -> list[dict[str, Any]]:
@@ -138,7 +190,7 @@ class Reader:
     def tokens(self, pairs: Sequence[tuple[str, str]]) -> list[int]:
         """How many tokens each (question, context) costs, all of its windows together."""
         check_pairs(pairs)
-        windows = cut(self.engine.tokenizer, pairs, self.config.tasks[self._task("answer")])
+        windows = cut(self.engine.tokenizer, pairs, self.config.tasks[self.task_for("answer")])
         sizes = [0] * len(pairs)
         for example, length in zip(windows.example.tolist(), windows.lengths.tolist()):
             sizes[example] += length
@@ -162,7 +214,7 @@ class Reader:
     def _one_task(
         self, verb: str, a: str | Sequence[str], b: str | Sequence[str] | None = None, task: str | None = None
     ) -> Any:
-        name = self._task(verb, task)
+        name = self.task_for(verb, task)
         examples, several = text_pairs(a, b)
         found = self._read(examples, [name])[name]
         return found if several else found[0]
@@ -201,14 +253,14 @@ class Reader:
         lengths = windows.lengths
         done, total = 0, int(lengths.sum())
         for index in by_length(lengths, BATCH_TOKENS):
-            logits = self.engine.logits(collate(windows, index, self.engine.pad), list(collectors))
+            logits = self.engine.logits(self.engine.collate(windows, index), list(collectors))
             for name, collector in collectors.items():
                 collector.add(index, logits[name])
             done += int(lengths[index].sum())
             if progress:
                 progress(done, total)
 
-    def _task(self, verb: str, name: str | None = None) -> str:
+    def task_for(self, verb: str, name: str | None = None) -> str:
         """The name of the task to use: the one asked for, or the only one of its kind."""
         fitting = [key for key, config in self.config.tasks.items() if config.verb == verb]
         if name is not None and name not in fitting:
@@ -219,11 +271,11 @@ class Reader:
             raise UserError(f"task: this reader has several for {verb}; name one of {', '.join(fitting)}")
         return name or fitting[0]
 
-    def torch_engine(self, what: str) -> TorchEngine:
+    def torch_engine(self, what: str) -> "TorchEngine":
         """Its engine, or UserError if it is an exported reader. what: needs it."""
-        if not isinstance(self.engine, TorchEngine):
+        if isinstance(self.engine, OnnxEngine):
             raise UserError(f'{what}: an exported reader cannot; load the one it was made from, with engine="torch"')
-        return self.engine
+        return self.engine  # type: ignore[return-value]
 
 
 def _difference(one: Reader, other: Reader) -> str:
@@ -236,6 +288,6 @@ def _difference(one: Reader, other: Reader) -> str:
         from bertvision.backbone.checkpoint import trained_state
 
         here, there = (trained_state(each.torch_engine("joining").backbone.model) for each in (one, other))
-        if here.keys() != there.keys() or not all(torch.equal(here[key], there[key]) for key in here):
+        if here.keys() != there.keys() or not all(here[key].equal(there[key]) for key in here):
             return "a backbone tuned on something else"
     return ""

@@ -6,6 +6,7 @@ import importlib.util
 import ipaddress
 import logging
 import math
+import os
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -193,7 +194,8 @@ def build_server(reader: "Reader", limits: Limits, hosts: Hosts, token: str = ""
     class Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
             """The first signal stops the server once accepted requests are answered, a second one at once."""
-            self.force_exit = self.should_exit
+            if self.should_exit:
+                os._exit(128 + sig)  # the model may be in the middle of a pass, which nothing can interrupt cleanly
             self.should_exit = True
 
     checks = {"limits": limits, "hosts": hosts, "token": token}

@@ -21,9 +21,9 @@ from bertvision.data.batches import by_length, collate, cut
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
 from bertvision.recipe import BankRecipe
-from bertvision.runtime import CPU
 from bertvision.states.layout import EVERYTHING, Dtype, Layout, Selection, encode, padded_bytes, readable
-from bertvision.states.store import OpenShard, live, write_shard
+from bertvision.states.store import OpenShard, live
+from bertvision.states.write import write_shard
 
 try:
     import resource
@@ -54,7 +54,7 @@ class Forecast:
 
     bytes: of a store, by dtype; padded_bytes: of all windows as fp32, padded to the longest; both with the evaluated
     windows. held_bytes: peak memory of this process, with the largest batch measured; 0 = unknown. free_bytes: of the
-    disk.
+    disk. processes: that share heads and the writing of a store.
     """
 
     windows: int
@@ -71,19 +71,22 @@ class Forecast:
     looks: int = 0
     looked_at: int = 0
     look: Seconds = Seconds()
+    processes: int = 1
 
     @property
     def live_seconds(self) -> float:
-        """The encoder runs in every epoch and every evaluation."""
-        epoch, look = self.epoch, self.look
-        return self.epochs * (epoch.encoder + epoch.heads) + self.looks * (look.encoder + look.evaluate)
+        """The encoder runs in every epoch and every evaluation; in every process, which share the heads."""
+        epoch, look, shared = self.epoch, self.look, self.processes
+        passes = self.epochs * epoch.encoder + self.looks * look.encoder
+        return passes + (self.epochs * epoch.heads + self.looks * look.evaluate) / shared
 
     @property
     def stored_seconds(self) -> float:
-        """The encoder runs once; every epoch and every evaluation reads."""
-        epoch, look = self.epoch, self.look
-        once = sum(one.encoder + one.write + one.check for one in (epoch, look))
-        return once + self.epochs * (epoch.read + epoch.heads) + self.looks * (look.read + look.evaluate)
+        """The encoder runs once, which processes share; every epoch and every evaluation reads."""
+        epoch, look, shared = self.epoch, self.look, self.processes
+        once = sum((one.encoder + one.write) / shared + one.check for one in (epoch, look))
+        reads = self.epochs * epoch.read + self.looks * look.read
+        return once + reads + (self.epochs * epoch.heads + self.looks * look.evaluate) / shared
 
     def choose(self) -> tuple[Literal["live", "stored"], str]:
         """The quicker way that the disk has room for, and the reason."""
@@ -162,7 +165,7 @@ def forecast(
     kept = [selection.lengths(one) for one in sets]
     names: list[Dtype] = [selection.dtype, "fp16", "int8"]
     sizes: dict[str, int] = {name: sum(Layout(one, *shape, name).bytes for one in kept) for name in names}
-    cached = sizes[selection.dtype] <= _memory() / 2  # else too large for the page cache: read as fast as written
+    cached = sizes[selection.dtype] <= memory() / 2  # else too large for the page cache: read as fast as written
     epoch, *look = [_seconds(probes, one.lengths, cached) for one in sets]
     return Forecast(
         windows=len(windows),
@@ -179,6 +182,7 @@ def forecast(
         looks=looks if look else 0,
         looked_at=len(sets[1]) if look else 0,
         look=look[0] if look else Seconds(),
+        processes=backbone.runtime.world,
     )
 
 
@@ -190,25 +194,25 @@ class _Bench:
     ) -> None:
         self.windows, self.pad, self.dtype, self.path = windows, backbone.pad, selection.dtype, path
         self.lengths = selection.lengths(windows)
-        self.feed = live(backbone, selection.reads, selection.positions)
-        self.heads = [copy.deepcopy(head).train() for head in heads]
+        self.feed, self.runtime = live(backbone, selection.reads, selection.positions), backbone.runtime
+        self.heads = [self.runtime.to(copy.deepcopy(head).train()) for head in heads]
         self.optimizers = [torch.optim.AdamW(head.parameters(), fused=True) for head in self.heads]
 
     def measure(self, index: NDArray[np.int64]) -> tuple[float, Seconds]:
         """The mean length of the windows, and the seconds per token."""
         tokens = int(self.windows.lengths[index].sum())
-        clock = [CPU.clock()]
+        clock = [self.runtime.clock()]
         states = self.feed(collate(self.windows, index, self.pad))
-        clock.append(CPU.clock())
+        clock.append(self.runtime.clock())
         for head, optimizer in zip(self.heads, self.optimizers):
             head.logits(states).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-        clock.append(CPU.clock())
+        clock.append(self.runtime.clock())
         with torch.no_grad():
             for head in self.heads:
                 head.logits(states)
-        clock.append(CPU.clock())
+        clock.append(self.runtime.clock())
         seconds = [*np.diff(clock).tolist(), *self._store(index, states)]
         return tokens / len(index), Seconds(*(part / tokens for part in seconds))
 
@@ -217,17 +221,17 @@ class _Bench:
         rows = np.arange(len(index))
         _, layers, _, width = states.layers.shape
         layout = Layout(self.lengths[index], layers, width, self.dtype)
-        clock = [CPU.clock()]
+        clock = [self.runtime.clock()]
         try:
             checksum = write_shard(self.path, layout, [(rows, encode(states.layers, self.dtype))])
             shard = OpenShard(self.path, layout, checksum)
         except UserError:  # the disk is full or read-only, or the states do not fit the format: only live is possible
             return [math.inf, 0.0, 0.0]
-        clock.append(CPU.clock())
+        clock.append(self.runtime.clock())
         shard.verify()
-        clock.append(CPU.clock())
+        clock.append(self.runtime.clock())
         shard.read(rows, self.lengths[index], torch.empty(states.layers.shape), rows)
-        clock.append(CPU.clock())
+        clock.append(self.runtime.clock())
         return np.diff(clock).tolist()
 
 
@@ -249,7 +253,7 @@ def _seconds(probes: dict[float, Seconds], lengths: NDArray[np.int64], cached: b
     return Seconds(**found) if cached else Seconds(**found | {"read": max(found["write"], found["read"])})
 
 
-def _memory() -> int:
+def memory() -> int:
     """Bytes of memory of this machine."""
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertvision.backbone.backbone import Backbone
-from bertvision.backbone.states import Reads, numbered, spelt
+from bertvision.backbone.states import Positions, Reads, numbered, spelt
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
 from bertvision.files import fitting, read_json, write_json
 
 Dtype = Literal["fp32", "fp16", "int8"]
-Positions = Literal["all", "cls"]  # which tokens
 Encoded = tuple[Tensor, Tensor | None]  # values (B, L, S, H) in the store's dtype; scales (B, L, S) fp32, int8 only
 
 FORMAT = 1
@@ -68,7 +67,7 @@ def encode(layers: Tensor, dtype: Dtype) -> Encoded:
         if layers.isfinite().all():
             raise UserError("states: this encoder's states are too large for fp16; choose fp32 or int8")
         raise UserError("states: this encoder's states are not finite; it cannot be used as it is")
-    return values, scales
+    return values.cpu(), None if scales is None else scales.cpu()  # narrowed on the device: fewer bytes to fetch
 
 
 def decode(values: Tensor, scales: Tensor | None, out: Tensor) -> None:
@@ -207,7 +206,7 @@ class Manifest:
 
     def save(self, directory: Path) -> None:
         table = {"format": FORMAT, **asdict(self)}
-        write_json(directory / NAME, {**table, "seal": _digest(table)})
+        write_json(directory / NAME, {**table, "seal": _digest(table)}, durable=True)
 
     @classmethod
     def load(cls, directory: Path) -> "Manifest":
@@ -237,13 +236,15 @@ class Manifest:
 
 
 def fingerprints(backbone: Backbone, windows: Windows) -> tuple[str, str, str]:
-    """sha256 of the encoder's weights as they are now, of its tokenizer, and of the windows' ids and types."""
+    """sha256 of the encoder's weights as they are now, of its tokenizer, and of the windows' ids and types; where its
+    products are not fp32, the first says so."""
     digest = hashlib.sha256()
     for array in (windows.ids, windows.types, windows.starts):
         digest.update(f"{array.dtype} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).data)
     tokenizer = hashlib.sha256(backbone.tokenizer.to_str().encode())
-    return backbone.fingerprint, tokenizer.hexdigest(), digest.hexdigest()
+    weights = backbone.fingerprint + ("" if backbone.runtime.precision == "fp32" else " in bf16")
+    return weights, tokenizer.hexdigest(), digest.hexdigest()
 
 
 def padded_bytes(windows: int, longest: int, layers: int, width: int) -> int:

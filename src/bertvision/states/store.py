@@ -1,15 +1,8 @@
-"""Store: states of all windows on disk. Written in one backbone pass, read window by window through a memory map."""
+"""Store: states of all windows on disk, read window by window through a memory map; and live states in its place."""
 
 import hashlib
-import os
-import shutil
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
-from itertools import islice
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,35 +10,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bertvision.backbone.backbone import Backbone
-from bertvision.backbone.cpu_kernels import packed
-from bertvision.backbone.states import Reads, States, numbered, spelt
-from bertvision.data.batches import Batch, by_length, collate
+from bertvision.backbone.cpu_kernels import frozen
+from bertvision.backbone.states import Positions, Reads, States, numbered, spelt
+from bertvision.data.batches import Batch
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
-from bertvision.files import NoRoom, claim, replacing
+from bertvision.runtime import CPU, Runtime
 from bertvision.states.layout import (
-    EVERYTHING,
-    NAME,
-    Encoded,
     Layout,
     Manifest,
-    Positions,
-    Selection,
     Shard,
-    checksum,
     decode,
-    encode,
     fingerprints,
-    readable,
 )
 
 AGAIN = "write the store again: undamaged shards are kept"
-SHARD_BYTES = 256 << 20  # the most work that a kill can cost; and few enough files
-AHEAD = 2  # batches that may wait for the disk
 
 Source = Callable[[Batch], States]
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 class Store:
@@ -59,7 +40,7 @@ class Store:
 
     def __init__(self, directory: Path, manifest: Manifest, lengths: NDArray[np.int64], depth: int) -> None:
         self.directory, self.manifest, self.lengths, self.depth = directory, manifest, lengths, depth
-        self.shards = [_open(directory, manifest, shard, lengths) for shard in manifest.shards]
+        self.shards = [open_shard(directory, manifest, shard, lengths) for shard in manifest.shards]
         self._firsts = np.array([shard.first for shard in manifest.shards], np.int64)
 
     @classmethod
@@ -97,7 +78,7 @@ class Store:
         lengths = self.lengths[index] if positions == "all" else np.ones(len(index), np.int64)
         longest = int(lengths.max(initial=1))
         kept = numbered(self.manifest.reads, self.depth)
-        chosen = kept if reads == "all" else numbered(reads, self.depth)
+        chosen = tuple(n for n in kept if n >= 0) if reads == "all" else numbered(reads, self.depth)
         numbers = [kept.index(number) for number in chosen]
         run = slice(numbers[0], numbers[-1] + 1)
         places = run if run.stop - run.start == len(numbers) else numbers  # a slice copies nothing
@@ -107,7 +88,7 @@ class Store:
             rows = np.flatnonzero(owners == number)
             self.shards[number].read(index[rows], lengths[rows], out, rows, places)
         mask = torch.from_numpy(np.arange(longest) < lengths[:, None])
-        return States(out, mask, None if len(chosen) == self.depth else chosen)
+        return States(out, mask, None if chosen == tuple(range(self.depth)) else chosen)
 
     def verify(self) -> None:
         """Reads everything and compares it with the checksums."""
@@ -188,20 +169,17 @@ def live(backbone: Backbone, reads: Reads = "all", positions: Positions = "all")
 
     reads: which layers. positions: all tokens, or [CLS] alone: (B, L, 1, H).
     """
-    frozen = packed(backbone)
+    run = frozen(backbone)
 
     def states(batch: Batch) -> States:
-        with torch.no_grad():
-            found = frozen(batch, reads)
-        if positions == "all":
-            return found
-        return States(found.layers[:, :, :1].contiguous(), found.mask[:, :1], found.numbers)
+        return run(batch, reads, positions)
 
     return states
 
 
-def stored(store: Store, reads: Reads = "all", positions: Positions = "all") -> Source:
-    """A source of states from a store, which reads only what is asked for. UserError if the store lacks some of it.
+def stored(store: Store, reads: Reads = "all", positions: Positions = "all", runtime: Runtime = CPU) -> Source:
+    """A source of states from a store, which reads only what is asked for and moves it to the device. UserError if the
+    store lacks some of it.
 
     batch.index must count the windows the store was written for. Padding holds zeros. A batch equals the live one
     exactly if it was written in the same batch as fp32; else up to the rounding of matrix products (about 1e-6).
@@ -211,126 +189,9 @@ def stored(store: Store, reads: Reads = "all", positions: Positions = "all") -> 
             f"{store.directory}: holds {store.manifest.selection}, these heads read {spelt(reads)} layers and "
             f"{positions} positions; write another store, or use live states"
         )
-    return lambda batch: store.states(batch.index, reads, positions)
+    return lambda batch: runtime.to(store.states(batch.index, reads, positions))
 
 
-def write_store(
-    directory: Path,
-    backbone: Backbone,
-    windows: Windows,
-    selection: Selection = EVERYTHING,
-    *,
-    batch_tokens: int = 2048,
-    shard_bytes: int = SHARD_BYTES,
-    advance: Callable[[int], None] = lambda tokens: None,
-) -> Store:
-    """Writes the states of all windows, in eval mode, and opens the store.
-
-    After a kill it can be run again: complete shards are checked and kept, and the store ends up the same bit for bit.
-    advance: called with the number of tokens of each piece of work done.
-    UserError if `directory` holds another store, NoRoom if the disk is full.
-    """
-    claim(directory)
-    manifest = _begin(directory, Manifest.of(backbone, windows, selection, shard_bytes))
-    lengths = selection.lengths(windows)
-    todo = []
-    for number, shard in enumerate(manifest.shards):
-        if _is_whole(directory, manifest, shard, lengths):
-            advance(int(windows.lengths[shard.first : shard.end].sum()))
-        else:
-            todo.append((number, shard))
-    wanted, free = sum(shard.bytes for _, shard in todo), shutil.disk_usage(directory).free
-    if wanted > free:  # fails before hours of work, not after
-        room = f"{readable(wanted)} are still to be written and {readable(free)} are free"
-        raise NoRoom(f"{directory}: the disk is too full: {room}; make room and run the same command again")
-
-    feed = live(backbone, selection.reads, selection.positions)
-    plans = [shard_batches(windows.lengths, shard, batch_tokens) for _, shard in todo]
-
-    def encoded(index: NDArray[np.int64]) -> tuple[NDArray[np.int64], Encoded]:
-        return index, encode(feed(collate(windows, index, backbone.pad)).layers, selection.dtype)
-
-    def pieces(batches: int) -> Generator[tuple[NDArray[np.int64], Encoded], None, None]:
-        for index, states in islice(stream, batches):
-            yield index, states
-            advance(int(windows.lengths[index].sum()))
-
-    stream = _ahead(encoded, [index for plan in plans for index in plan], AHEAD)
-    try:
-        for (number, shard), plan in zip(todo, plans):
-            layout = manifest.layout(shard, lengths)
-            found = write_shard(directory / shard.file, layout, pieces(len(plan)), shard.first)
-            manifest = manifest.written(number, found)
-            manifest.save(directory)
-    finally:
-        stream.close()
-    return Store(directory, manifest, lengths, backbone.layers)
-
-
-def shard_batches(lengths: NDArray[np.int64], shard: Shard, batch_tokens: int) -> list[NDArray[np.int64]]:
-    """The batches in which the windows of a shard go through the encoder, whichever shards were written before."""
-    return [shard.first + index for index in by_length(lengths[shard.first : shard.end], batch_tokens)]
-
-
-def write_shard(path: Path, layout: Layout, pieces: Iterable[tuple[NDArray[np.int64], Encoded]], first: int = 0) -> str:
-    """Writes a shard under another name, renames it once all of it is on the disk, and returns its checksum.
-
-    pieces: window numbers (B,), counted from `first`, with their states; together all windows of the layout.
-    """
-    checks = np.zeros(len(layout.lengths), "<u4")
-    with replacing(path) as scratch, scratch.open("r+b") as file:
-        file.truncate(layout.bytes)
-        for index, encoded in pieces:
-            for row, window in enumerate((index - first).tolist()):
-                parts = layout.pieces(encoded, row, window)
-                checks[window] = checksum(parts)
-                for place, part in zip(layout.places(window), parts):
-                    file.seek(place.start)
-                    file.write(part.data)
-        file.seek(layout.checks_at)
-        file.write(checks.tobytes())
-        file.flush()
-        os.fsync(file.fileno())  # else the rename could reach the disk before the bytes
-    return hashlib.sha256(checks.tobytes()).hexdigest()
-
-
-def _begin(directory: Path, wanted: Manifest) -> Manifest:
-    """The manifest to continue from: the existing one if it is of the same states, else the new one."""
-    if not (directory / NAME).exists():
-        wanted.save(directory)
-        return wanted
-    found = Manifest.load(directory)
-    found.refuse_others(directory, (wanted.weights, wanted.tokenizer, wanted.windows))
-    if replace(found, shards=()) != replace(wanted, shards=()):
-        kind = found.selection
-        raise UserError(f"{directory}: holds {kind}, not what is asked for; delete it or choose another place")
-    return found
-
-
-def _open(directory: Path, manifest: Manifest, shard: Shard, lengths: NDArray[np.int64]) -> OpenShard:
+def open_shard(directory: Path, manifest: Manifest, shard: Shard, lengths: NDArray[np.int64]) -> OpenShard:
+    """lengths: as of `Manifest.layout`."""
     return OpenShard(directory / shard.file, manifest.layout(shard, lengths), shard.checksum, shard.first)
-
-
-def _is_whole(directory: Path, manifest: Manifest, shard: Shard, lengths: NDArray[np.int64]) -> bool:
-    """True if a shard exists and holds exactly what was written."""
-    try:
-        _open(directory, manifest, shard, lengths).verify()
-    except UserError:
-        return False
-    return True
-
-
-def _ahead(compute: Callable[[Item], Result], items: Sequence[Item], depth: int) -> Generator[Result, None, None]:
-    """compute(item) of each item, in order, from a thread that is at most `depth` results ahead of the consumer."""
-    waiting: deque[Future[Result]] = deque()
-    with ThreadPoolExecutor(1, thread_name_prefix="encoder") as pool:
-        try:
-            for item in items:
-                waiting.append(pool.submit(compute, item))
-                if len(waiting) > depth:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()

@@ -2,20 +2,23 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from bertvision.data.batches import Batch
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
 from bertvision.evaluate.bootstrap import Points
 from bertvision.evaluate.ensemble import How
-from bertvision.heads import Reduce
 from bertvision.recipe import DataRecipe, EvaluateRecipe
+
+if TYPE_CHECKING:  # an exported reader decodes without torch
+    from torch import Tensor
+
+    from bertvision.heads import Reduce
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class Said:
 class Collector(Protocol):
     """Takes logits batch by batch and keeps only what predictions need."""
 
-    def add(self, index: NDArray[np.int64], logits: Tensor) -> None: ...
+    def add(self, index: NDArray[np.int64], logits: "Tensor") -> None: ...
 
     def finish(self) -> Any: ...
 
@@ -63,7 +66,7 @@ class Task(Protocol):
     """
 
     name: ClassVar[str]
-    reduce: ClassVar[Reduce] = "first"
+    reduce: ClassVar["Reduce"] = "first"
     positions_compete: ClassVar[bool] = False
     served: ClassVar[bool] = False
     metrics: tuple[str, ...]
@@ -91,9 +94,9 @@ class Task(Protocol):
     def dataset(self, source: str, tokenizer: Tokenizer, data: DataRecipe, labelled: bool = True) -> Dataset:
         """A set to predict, of the kind that was learnt. labelled: whether it must come with what can be scored."""
 
-    def loss(self, logits: Tensor, batch: Batch) -> Tensor: ...
+    def loss(self, logits: "Tensor", batch: Batch) -> "Tensor": ...
 
-    def log_probabilities(self, logits: Tensor, mask: Tensor) -> Tensor:
+    def log_probabilities(self, logits: "Tensor", mask: "Tensor") -> "Tensor":
         """Log-probabilities in the shape of the logits; mask: (B, S), the real tokens."""
         return logits.float().log_softmax(dim=-1)
 

@@ -5,17 +5,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from numpy.typing import ArrayLike, NDArray
 
 from bertvision.data.squad import Record
 from bertvision.data.windows import Windows
-from bertvision.tasks.base import predictions_error
 
 Rule = Literal["joint", "independent"]
+Floats = NDArray[np.float32]
+Places = NDArray[np.int64]
 NEVER = float("-inf")
-AT_ONCE = 512  # windows decoded together: enough for all cores, few enough to stay in the cache
+AT_ONCE = 512  # windows decoded together: enough to be quick, few enough to stay in the cache
 CERTAIN = 1e4  # no-answer scores stay finite: a question without any candidate span has this one
 
 
@@ -26,16 +25,21 @@ class Candidates:
     first, last: (B, K) token positions. score: (B, K), -inf where there are fewer than K. null: (B,).
     """
 
-    first: Tensor
-    last: Tensor
-    score: Tensor
-    null: Tensor
+    first: Places
+    last: Places
+    score: Floats
+    null: Floats
+
+
+def array_of(logits: Any) -> Floats:
+    """Logits as an array in fp32, from an array or from a tensor on any device; a copy."""
+    return np.array(logits if isinstance(logits, np.ndarray) else logits.detach().float().cpu().numpy(), np.float32)
 
 
 def decode(
-    logits: Tensor,
-    context_at: Tensor,
-    context_end: Tensor,
+    logits: ArrayLike,
+    context_at: ArrayLike,
+    context_end: ArrayLike,
     *,
     nbest: int = 20,
     answer_tokens: int = 30,
@@ -45,17 +49,20 @@ def decode(
 
     The rule `independent` compares probabilities and takes log-probabilities in place of logits.
     """
-    return RULES[rule](logits.float(), context_at, context_end, nbest, answer_tokens)
+    sides = np.asarray(logits, np.float32)
+    with np.errstate(invalid="ignore"):  # a head that has burst may give infinity minus infinity
+        return RULES[rule](sides, np.asarray(context_at), np.asarray(context_end), nbest, answer_tokens)
 
 
-def _inside(logits: Tensor, context_at: Tensor, context_end: Tensor) -> tuple[Tensor, Tensor]:
+def _inside(logits: Floats, context_at: Places, context_end: Places) -> tuple[Floats, Floats]:
     """Start and end logits (B, S), -inf outside the context."""
-    place = torch.arange(logits.shape[1])
-    outside = (place < context_at[:, None]) | (place >= context_end[:, None])  # (B, S)
-    return logits[..., 0].masked_fill(outside, NEVER), logits[..., 1].masked_fill(outside, NEVER)
+    place = np.arange(logits.shape[1])
+    inside = (place >= context_at[:, None]) & (place < context_end[:, None])  # (B, S)
+    start, end = (np.where(inside, logits[..., side], np.float32(NEVER)) for side in (0, 1))
+    return start, end
 
 
-def joint(logits: Tensor, context_at: Tensor, context_end: Tensor, nbest: int, answer_tokens: int) -> Candidates:
+def joint(logits: Floats, context_at: Places, context_end: Places, nbest: int, answer_tokens: int) -> Candidates:
     """Score = start + end over all pairs with start <= end < start + answer_tokens; null = start[CLS] + end[CLS].
 
     Exact, yet never sorts all S * answer_tokens pairs: the n best pairs begin at no more than n tokens, and those
@@ -64,26 +71,38 @@ def joint(logits: Tensor, context_at: Tensor, context_end: Tensor, nbest: int, a
     start, end = _inside(logits, context_at, context_end)
     batch, tokens = start.shape
     reach = min(answer_tokens, tokens)
-    padded = torch.nn.functional.pad(end, (0, reach - 1), value=NEVER)
-    bands = padded.unfold(1, reach, 1)  # (B, S, reach), a view: bands[b, s, d] = end[b, s + d]
-    best = torch.nn.functional.max_pool1d(padded[:, None], reach, stride=1)[:, 0]  # (B, S), the band's maximum
-    starts = (start + best).topk(min(nbest, tokens), dim=1).indices  # (B, K)
-    rows = torch.arange(batch)[:, None]
-    pairs = (start[rows, starts][..., None] + bands[rows, starts]).flatten(1)  # (B, K * reach)
+    padded = np.pad(end, ((0, 0), (0, reach - 1)), constant_values=NEVER)
+    starts = _largest(start + _running_maximum(padded, reach), min(nbest, tokens))[1]  # (B, K)
+    rows = np.arange(batch)[:, None]
+    ends = padded[rows[..., None], starts[..., None] + np.arange(reach)]  # (B, K, reach)
+    pairs = (start[rows, starts][..., None] + ends).reshape(batch, -1)  # (B, K * reach)
     score, place = _largest(pairs, min(nbest, pairs.shape[1]))  # (B, K)
-    first = starts.gather(1, place // reach)
-    return Candidates(first, first + place % reach, score, logits[:, 0].sum(dim=-1))
+    first = starts[rows, place // reach]
+    return Candidates(first, first + place % reach, score, logits[:, 0].sum(axis=-1))
 
 
-def _largest(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """What topk gives over rows of hundreds; numpy's partition is more than twice as fast."""
+def _running_maximum(values: Floats, reach: int) -> Floats:
+    """(B, S) the maximum of `reach` values from each on, of values (B, S + reach - 1); stretches double until then."""
+    size = 1
+    while size < reach:
+        step = min(size, reach - size)
+        values, size = np.maximum(values[:, :-step], values[:, step:]), size + step
+    return values
+
+
+def _largest(values: Floats, count: int) -> tuple[Floats, Places]:
+    """The `count` largest of each row (B, N), the largest first, and their places; NaN counts as -inf."""
+    values = np.where(np.isnan(values), np.float32(NEVER), values)
     below = values.shape[1] - count
-    places = torch.from_numpy(np.argpartition(values.numpy(), below, axis=1)[:, below:]) if below else None
-    best, order = (values if places is None else values.gather(1, places)).sort(dim=1, descending=True)
-    return best, order if places is None else places.gather(1, order)
+    if not below:
+        order = np.argsort(-values, axis=1, kind="stable")
+        return np.take_along_axis(values, order, axis=1), order
+    places = np.argpartition(values, below, axis=1)[:, below:]
+    best, order = _largest(np.take_along_axis(values, places, axis=1), count)
+    return best, np.take_along_axis(places, order, axis=1)
 
 
-def independent(logs: Tensor, context_at: Tensor, context_end: Tensor, nbest: int, answer_tokens: int) -> Candidates:
+def independent(logs: Floats, context_at: Places, context_end: Places, nbest: int, answer_tokens: int) -> Candidates:
     """BERTVision's older rule: start and end argmax taken apart, over the context and [CLS].
 
     start > end, or either at [CLS], means "no answer". A window's score is the product of the two maxima, and the best
@@ -94,15 +113,15 @@ def independent(logs: Tensor, context_at: Tensor, context_end: Tensor, nbest: in
     found = joint(logs, context_at, context_end, nbest, answer_tokens)
     start, end = _inside(logs, context_at, context_end)
     start[:, 0], end[:, 0] = logs[:, 0, 0], logs[:, 0, 1]
-    (start_log, first), (end_log, last) = start.max(dim=1), end.max(dim=1)  # (B,)
+    first, last = start.argmax(axis=1), end.argmax(axis=1)  # (B,)
     answers = (first > 0) & (last > 0) & (first <= last)
-    score = start_log + end_log
-    above = torch.nextafter(found.score[:, 0], torch.tensor(torch.inf))  # sums of unequal terms may round to equal ones
-    null = torch.where(answers, found.null, torch.maximum(score, above))
+    score = start.max(axis=1) + end.max(axis=1)
+    above = np.nextafter(found.score[:, 0], np.float32(np.inf))  # sums of unequal terms may round to equal ones
+    null = np.where(answers, found.null, np.maximum(score, above))
     too_long = (answers & (last - first >= answer_tokens))[:, None]
 
-    def led_by(new: Tensor, old: Tensor) -> Tensor:
-        return torch.where(too_long, torch.cat([new[:, None], old[:, :-1]], dim=1), old)  # (B, K)
+    def led_by(new: NDArray, old: NDArray) -> NDArray:
+        return np.where(too_long, np.concatenate([new[:, None], old[:, :-1]], axis=1), old)  # (B, K)
 
     return Candidates(led_by(first, found.first), led_by(last, found.last), led_by(score, found.score), null)
 
@@ -187,6 +206,8 @@ class SpanPredictions:
                     scores[place, rank] = entry["score"]
             doubts = np.array([float(row["no_answer_score"]) for row in rows.values()])
         except (TypeError, KeyError, AttributeError, ValueError) as error:
+            from bertvision.tasks.base import predictions_error
+
             raise predictions_error(where, error) from None
         return cls(list(rows), texts, chars, scores, doubts)
 
@@ -212,12 +233,11 @@ class SpanCollector:
         self.tokens = np.zeros((len(windows), nbest, 2), np.int32)
         self.scores = np.full((len(windows), nbest), -np.inf, np.float32)
         self.nulls = np.full(len(windows), -np.inf, np.float32)
-        self.bounds = torch.from_numpy(windows.context_at), torch.from_numpy(windows.context_end)
-        self.waiting: list[tuple[NDArray[np.int64], Tensor]] = []
+        self.waiting: list[tuple[NDArray[np.int64], Floats]] = []
 
-    def add(self, index: NDArray[np.int64], logits: Tensor) -> None:
+    def add(self, index: NDArray[np.int64], logits: Any) -> None:
         """Takes the logits (B, S, 2) of the windows `index` (B,), see `decode`; reduced once enough have come."""
-        self.waiting.append((index, logits.to("cpu", copy=True)))  # a copy, so that nothing of the batch is held
+        self.waiting.append((index, array_of(logits)))  # a copy, so that nothing of the batch is held
         if sum(len(index) for index, _ in self.waiting) >= AT_ONCE:
             self._reduce()
 
@@ -226,11 +246,15 @@ class SpanCollector:
         if not self.waiting:
             return
         longest = max(logits.shape[1] for _, logits in self.waiting)
-        padded = [torch.nn.functional.pad(logits, (0, 0, 0, longest - logits.shape[1])) for _, logits in self.waiting]
         index = np.concatenate([index for index, _ in self.waiting])
+        padded = np.zeros((len(index), longest, 2), np.float32)
+        row = 0
+        for _, logits in self.waiting:
+            padded[row : row + len(logits), : logits.shape[1]] = logits
+            row += len(logits)
         self.waiting = []
-        rows = torch.from_numpy(index)
-        found = decode(torch.cat(padded), self.bounds[0][rows], self.bounds[1][rows], **self.options)
+        bounds = self.windows.context_at[index], self.windows.context_end[index]
+        found = decode(padded, *bounds, **self.options)
         width = found.score.shape[1]
         self.tokens[index, :width, 0] = found.first
         self.tokens[index, :width, 1] = found.last

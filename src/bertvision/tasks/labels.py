@@ -2,13 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from bertvision.data.batches import Batch
 from bertvision.data.sources import is_text, load_articles
@@ -42,7 +40,11 @@ from bertvision.tasks.base import (
     single,
     text_entry,
 )
+from bertvision.tasks.decode import array_of
 from bertvision.tasks.spans import Spans
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ANSWERABILITY = ("answerable", "unanswerable")
 
@@ -116,8 +118,10 @@ class Labels(Task):
         gold = np.array([not record.has_answer for record in found.records], dtype=np.int64)
         return Dataset(source, articles, found.records, windows, gold)
 
-    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+    def loss(self, logits: "Tensor", batch: Batch) -> "Tensor":
         """Cross-entropy."""
+        from torch.nn.functional import cross_entropy
+
         return cross_entropy(logits.float(), batch.targets)
 
     def collector(self, dataset: Dataset, options: EvaluateRecipe) -> "LabelCollector":
@@ -196,8 +200,10 @@ class LabelCollector:
         self.ids, self.windows, self.labels = list(ids), windows, labels
         self.probabilities = np.zeros((len(windows), len(labels)))
 
-    def add(self, index: NDArray[np.int64], logits: Tensor) -> None:
-        self.probabilities[index] = logits.double().softmax(dim=1).cpu().numpy()
+    def add(self, index: NDArray[np.int64], logits: Any) -> None:
+        above = array_of(logits).astype(np.float64)
+        weights = np.exp(above - above.max(axis=1, keepdims=True))
+        self.probabilities[index] = weights / weights.sum(axis=1, keepdims=True)
 
     def finish(self) -> LabelPredictions:
         order = np.lexsort((self.probabilities[:, 0], self.windows.example))

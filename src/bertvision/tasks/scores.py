@@ -2,13 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from bertvision.data import glue
 from bertvision.data.batches import Batch
@@ -32,6 +30,10 @@ from bertvision.tasks.base import (
     single,
     text_entry,
 )
+from bertvision.tasks.decode import array_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SPREAD = 10  # ranges of scores that a tune set is split off alike
 KNOWN: dict[str, Callable[..., float]] = {"pearson": metrics.pearson, "spearman": metrics.spearman}
@@ -103,11 +105,13 @@ class Score(Task):
             raise UserError("data.train: the range of its scores is not known yet; train on it first")
         return self.scale
 
-    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+    def loss(self, logits: "Tensor", batch: Batch) -> "Tensor":
         """Mean squared error."""
-        return torch.nn.functional.mse_loss(logits[:, 0].float(), batch.targets)
+        from torch.nn.functional import mse_loss
 
-    def log_probabilities(self, logits: Tensor, mask: Tensor) -> Tensor:
+        return mse_loss(logits[:, 0].float(), batch.targets)
+
+    def log_probabilities(self, logits: "Tensor", mask: "Tensor") -> "Tensor":
         """A score has no probability: the logits themselves, (B, 1)."""
         return logits.float()
 
@@ -182,8 +186,8 @@ class ScoreCollector:
         self.ids, self.scale = list(ids), scale
         self.numbers = np.zeros(len(ids))
 
-    def add(self, index: NDArray[np.int64], logits: Tensor) -> None:
-        self.numbers[index] = self.scale.from_unit(logits[:, 0].double().cpu().numpy())
+    def add(self, index: NDArray[np.int64], logits: Any) -> None:
+        self.numbers[index] = self.scale.from_unit(array_of(logits)[:, 0].astype(np.float64))
 
     def finish(self) -> ScorePredictions:
         return ScorePredictions(self.ids, self.numbers)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from bertvision.data.squad import Record, normalize, question_word
 from bertvision.evaluate.calibration import auroc, calibration_error, null_probability, reliability
+from bertvision.evaluate.ensemble import BACKBONE
 from bertvision.evaluate.squad import f1
 from bertvision.tasks.base import Sort, disputes, error_rows
 from bertvision.tasks.decode import SpanPredictions
@@ -65,11 +66,19 @@ def two_best(texts: Sequence[str], scores: Sequence[float], doubt: float) -> tup
     return first, next((text for text in others if normalize(text) != normalize(first)), "")
 
 
-def describe(records: Sequence[Record], verdict: Verdict, others: Sequence[Verdict]) -> dict[str, Any]:
-    """The analysis of one member; shares between 0 and 1, F1 in percent. others: for what it alone gets right."""
+def describe(
+    records: Sequence[Record], tokens: NDArray[np.int64], verdict: Verdict, others: Mapping[str, Verdict]
+) -> dict[str, Any]:
+    """The analysis of one member; shares between 0 and 1, F1 in percent, lengths in tokens.
+
+    tokens: (Q,) of question and context, as far as they fit into one window. others: the other single members, for what
+    it alone gets right; what it gets right and the backbone does not, and the other way round, is `against_backbone`.
+    """
     has = np.array([record.has_answer for record in records], bool)
     wrong = ~verdict.exact
-    alone = verdict.exact & ~np.any([other.exact for other in others] or [np.zeros_like(wrong)], axis=0)
+    alone = verdict.exact & ~np.any([other.exact for other in others.values()] or [np.zeros_like(wrong)], axis=0)
+    second = verdict.second_exact & wrong
+    backbone = others.get(BACKBONE)
     words = np.array([len(record.context.split()) for record in records], np.int64)
     empty = np.array([not text for text in verdict.answers], bool)
     curve = reliability(null_probability(verdict.no_answer), ~has)
@@ -80,9 +89,15 @@ def describe(records: Sequence[Record], verdict: Verdict, others: Sequence[Verdi
         "no_answer": _share(verdict.exact[~has]),
         "wrong_predicted_empty": _share(empty[has & wrong]),
         "second_right": _share(verdict.second_exact[wrong]),
-        "only_right": {
-            "questions": int(alone.sum()),
-            "context_words": round(float(words[alone].mean()), 1) if alone.any() else None,
+        "answerable_of_right": _share(has[verdict.exact]),
+        "answerable_of_second": _share(has[second]),
+        "right": _counted(verdict.exact, tokens),
+        "only_right": _counted(alone, tokens),
+        "against_backbone": None
+        if backbone is None
+        else {
+            "member": _counted(verdict.exact & ~backbone.exact, tokens),
+            "backbone": _counted(backbone.exact & wrong, tokens),
         },
         "by_question_word": sorted(by_group(asked, verdict.f1), key=lambda row: -row["questions"]),
         "by_answer_length": by_group(lengths, verdict.f1),
@@ -181,6 +196,11 @@ def sorts_of_mistake(records: Sequence[Record], verdicts: Mapping[str, Verdict])
 def _number(group: str) -> int:
     number = group.split()[0].split("–")[0]
     return int(number) if number.isdecimal() else 0
+
+
+def _counted(flags: NDArray[np.bool_], tokens: NDArray[np.int64]) -> dict[str, Any]:
+    """How many questions, and their mean length."""
+    return {"questions": int(flags.sum()), "tokens": round(float(tokens[flags].mean()), 2) if flags.any() else None}
 
 
 def _share(flags: NDArray[np.bool_]) -> float | None:

@@ -1,12 +1,10 @@
 """`spans`: extractive question answering with unanswerable questions."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from bertvision.data.batches import Batch
 from bertvision.data.sources import load_articles
@@ -16,11 +14,15 @@ from bertvision.data.windows import make_windows
 from bertvision.evaluate.bootstrap import Mean, Points
 from bertvision.evaluate.squad import answerable, question_scores, score
 from bertvision.evaluate.threshold import choose_threshold
-from bertvision.heads import Reduce
 from bertvision.recipe import DataRecipe, EvaluateRecipe
 from bertvision.tasks.base import Dataset, Said, Task, agreement, same_share
 from bertvision.tasks.decode import SpanCollector, SpanPredictions
 from bertvision.tasks.span_analysis import coded, describe, judge, mistakes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bertvision.heads import Reduce
 
 POINTS = {
     "exact": Mean(0),
@@ -36,7 +38,7 @@ class Spans(Task):
 
     name: ClassVar[str] = "spans"
     served: ClassVar[bool] = True
-    reduce: ClassVar[Reduce] = "none"
+    reduce: ClassVar["Reduce"] = "none"
     positions_compete: ClassVar[bool] = True
     outputs = 2
     metrics: tuple[str, ...] = ("exact", "f1")
@@ -60,12 +62,14 @@ class Spans(Task):
             found = [found[i] for i in training_part(len(found), data, part_seed)]
         return Dataset(source, articles, found, make_windows(tokenizer, found, data.max_length, data.overlap))
 
-    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+    def loss(self, logits: "Tensor", batch: Batch) -> "Tensor":
         """Mean of the cross-entropies of start and end over the real tokens."""
-        masked = logits.float().masked_fill(~batch.mask[..., None], float("-inf"))  # (B, S, 2)
-        return torch.nn.functional.cross_entropy(masked, batch.targets)  # classes are the tokens: (B, S, 2) x (B, 2)
+        from torch.nn.functional import cross_entropy
 
-    def log_probabilities(self, logits: Tensor, mask: Tensor) -> Tensor:
+        masked = logits.float().masked_fill(~batch.mask[..., None], float("-inf"))  # (B, S, 2)
+        return cross_entropy(masked, batch.targets)  # classes are the tokens: (B, S, 2) x (B, 2)
+
+    def log_probabilities(self, logits: "Tensor", mask: "Tensor") -> "Tensor":
         """Of start and end, each over the real tokens: (B, S, 2)."""
         return logits.float().masked_fill(~mask[..., None], float("-inf")).log_softmax(dim=1)
 
@@ -114,9 +118,11 @@ class Spans(Task):
         records = dataset.records
         verdicts = {name: judge(records, one.predictions, one.threshold) for name, one in members.items()}
         singles = {name: verdict for name, verdict in verdicts.items() if members[name].single}
+        tokens = np.zeros(len(records), np.int64)
+        np.maximum.at(tokens, dataset.windows.example, dataset.windows.lengths)
         return {
             "members": {
-                name: describe(records, verdict, [one for other, one in singles.items() if other != name])
+                name: describe(records, tokens, verdict, {other: singles[other] for other in singles if other != name})
                 for name, verdict in verdicts.items()
             },
             "agreement": agreement(coded({name: one.answers for name, one in singles.items()}), same_share),

@@ -15,7 +15,7 @@ from bertvision.data.conll import SUFFIXES, Sentence, is_conll, load_conll
 from bertvision.data.sources import parts
 from bertvision.data.splits import sources_of, split_off, training_part
 from bertvision.data.windows import Frame, Windows
-from bertvision.errors import UserError
+from bertvision.errors import UserError, no_panic
 from bertvision.evaluate import metrics
 from bertvision.evaluate.bootstrap import Points
 from bertvision.heads import Reduce
@@ -195,7 +195,8 @@ def make_windows(
         raise UserError(f"data.max_length: {max_length} tokens leave no room beside data.overlap, {overlap}")
     numbers = {label: number for number, label in enumerate(labels)}
     tokens, targets, example = [], [], []
-    encoded = tokenizer.encode_batch([" ".join(one.words) for one in sentences], add_special_tokens=False)
+    with no_panic("the encoder's tokenizer"):
+        encoded = tokenizer.encode_batch([" ".join(one.words) for one in sentences], add_special_tokens=False)
     for number, (sentence, item) in enumerate(zip(sentences, encoded)):
         ids, carried = np.array(item.ids, np.int32), np.full((len(item.ids), 2), NONE, np.int32)
         word, first = np.unique(_words(sentence, item.offsets), return_index=True)

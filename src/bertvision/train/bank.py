@@ -8,19 +8,20 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from bertvision.backbone.backbone import Backbone
+from bertvision.backbone.flops import head_work
 from bertvision.backbone.states import Reads, States, together
 from bertvision.data.batches import BatchPlan
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
 from bertvision.files import fitting, load_tensors, save_tensors
-from bertvision.heads import Head, build_head, head_name
+from bertvision.heads import SPECS, Head, build_head, head_name, saved_spec
 from bertvision.recipe import BankRecipe, head_spec
-from bertvision.runtime import CPU, Runtime
+from bertvision.runtime import CPU
 from bertvision.states.layout import Selection
 from bertvision.tasks import Dataset
 from bertvision.train.feed import Feeds
 from bertvision.train.learner import Learner, Share, Task
-from bertvision.train.loop import EarlyStop, Job, Plan, Prune, check_steps, fit, plan_batches
+from bertvision.train.loop import EarlyStop, Feed, Job, Plan, Prune, check_steps, fit, gather_learners, plan_batches
 from bertvision.train.run_dir import file_name
 
 
@@ -76,14 +77,19 @@ class HeadBank(nn.Module):
 
     def save(self, path: Path, about: Mapping[str, Any] | None = None) -> None:
         """All heads in one safetensors file, with what is needed to build them again."""
-        save_tensors(path, self.state_dict(), {"entries": self.entries, "shape": self.shape, **(about or {})})
+        notes = {"entries": self.entries, "shape": self.shape, "specs": SPECS}
+        save_tensors(path, self.state_dict(), {**notes, **(about or {})})
 
     @classmethod
     def load(cls, path: Path) -> tuple["HeadBank", dict[str, Any]]:
         """A saved bank, in eval mode, and what was noted with it."""
         tensors, about = load_tensors(path, "bank of heads")
         with fitting(path, "bank of heads"):
-            bank = cls(about["entries"], **about["shape"])
+            entries = about["entries"]
+            if about.get("specs") != SPECS:  # names are made from specs: they stay what they were
+                names = unique_names(entries)
+                entries = [saved_spec(entry, about) | {"name": name} for name, entry in zip(names, entries)]
+            bank = cls(entries, **about["shape"])
             bank.load_state_dict(tensors)
         return bank.eval(), about
 
@@ -136,10 +142,13 @@ def bank_learners(bank: HeadBank, recipe: BankRecipe, windows: Windows, plan: Ba
         fraction: Share(windows, plan, fraction, batch_size=recipe.batch_size, seed=seed) if fraction < 1 else None
         for _, fraction in entries
     }
-    return [
+    learners = [
         Learner(name, head.train(), _training(recipe, entry), steps=len(plan), seed=seed, share=shares[fraction])
         for (name, head), (entry, fraction) in zip(bank.items(), entries)
     ]
+    for learner in learners:
+        learner.work = head_work(learner.head, bank.shape["layers"], bank.shape["width"])
+    return learners
 
 
 def _training(recipe: BankRecipe, entry: Mapping[str, Any]) -> BankRecipe:
@@ -152,11 +161,16 @@ def _training(recipe: BankRecipe, entry: Mapping[str, Any]) -> BankRecipe:
     )
 
 
-def training_notes(learners: Sequence[Learner], feed_seconds: float, identity: str) -> dict[str, Any]:
-    """What is noted with a bank: the seconds of each head and of the feed, why heads were dropped, its identity."""
+def training_notes(learners: Sequence[Learner], feed: Feed | None, identity: str) -> dict[str, Any]:
+    """What is noted with a bank: seconds and FLOPs of each head and of the feed, why heads were dropped, its identity.
+
+    feed: None for heads that learned along, whose states cost nothing.
+    """
     return {
         "seconds": {learner.name: learner.seconds for learner in learners},
-        "feed_seconds": feed_seconds,
+        "flops": {learner.name: learner.flops for learner in learners},
+        "feed_seconds": feed.seconds if feed else 0.0,
+        "feed_flops": feed.flops if feed else 0,
         "stopped": {learner.name: learner.stopped for learner in learners if learner.stopped},
         "identity": identity,
     }
@@ -179,34 +193,48 @@ def train_bank(
     *,
     tune: Dataset | None = None,
     prune: Prune | None = None,
-    runtime: Runtime = CPU,
 ) -> HeadBank:
     """Trains all heads of the bank on a frozen backbone in the same passes and saves them as `job.result`.
 
     Resumes after a kill. tune: the set for early stopping, if the recipe has a `patience`, and for `prune`.
-    With the bank are noted: the seconds of each head and of the feed, why heads were dropped, at which step each was
-    best on tune, and the identity. Its state after each of the recipe's `checkpoints` is saved too, see `path_at`.
+    With the bank are noted: seconds and FLOPs of each head and of the feed, why heads were dropped, at which step each
+    was best on tune, and the identity. Its state after each of the recipe's `checkpoints` is saved too, see `path_at`.
     """
-    recipe, windows = feeds.recipe, train.windows
-    plan = plan_batches(windows, recipe, job.seed)
+    recipe, windows, runtime = feeds.recipe, train.windows, feeds.backbone.runtime
+    plan = plan_batches(windows, recipe, job.seed, feeds.selection.lengths(windows))
+    runtime.to(bank)
     learners = bank_learners(bank, recipe, windows, plan, job.seed)
     watched = tune if tune is not None and len(tune.windows) and (recipe.patience or prune) else None
     checks = check_steps(plan, recipe.epochs, recipe.checks) if watched else set()
     feeds.choose(windows, list(bank.heads), watched.windows if watched else None, len(checks))
-    tuned = feeds.feed(watched.windows, "tune", runtime) if watched else None
-    feed = feeds.feed(windows, "train", runtime)
-    early = EarlyStop(task, tuned, learners, recipe, job.journal, prune, runtime) if tuned else None
+    tuned = feeds.feed(watched.windows, "tune") if watched else None
+    feed = feeds.feed(windows, "train")
+    own = runtime.mine(learners)
+    early = EarlyStop(task, tuned, own, recipe, job.journal, prune, runtime) if tuned else None
     kept = {epoch: plan.steps_at(epoch) for epoch in recipe.checkpoints if epoch < recipe.epochs}
-    feed.seconds += tuned.seconds if tuned else 0.0
+    if tuned:
+        feed.charge(tuned)
 
     def at_step(step: int) -> None:
-        if early is not None and step in checks:
-            feed.seconds += early.check(step)
+        if early is not None and tuned is not None and step in checks:
+            early.check(step)
+            feed.charge(tuned)
         for epoch in [epoch for epoch, mark in kept.items() if mark == step]:
-            bank.save(path_at(job.result, epoch), training_notes(learners, feed.seconds, job.identity))
+            save(path_at(job.result, epoch))
+
+    def save(path: Path, with_best: bool = False) -> None:
+        gather_learners(learners, runtime)
+        seen = [one for one in learners if one.best.step >= 0]
+        best = {"best": {one.name: {"step": one.best.step, "loss": one.best.loss} for one in seen}}
+        if runtime.is_main:
+            noted = training_notes(learners, feed, job.identity)
+            bank.save(path, noted | best if with_best else noted)
 
     fit(learners, feed, Plan(task, plan, job, at_step, kept.values()), runtime)
-    best = early.take_best() if early else {}
-    bank.save(job.result, training_notes(learners, feed.seconds, job.identity) | {"best": best})
-    job.clear()
+    for learner in own:
+        learner.take_best()
+    save(job.result, with_best=True)
+    if runtime.is_main:
+        job.clear()
+    runtime.wait()
     return bank.eval()

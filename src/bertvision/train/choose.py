@@ -11,15 +11,14 @@ from torch import Tensor
 
 from bertvision.data.batches import by_length, collate
 from bertvision.errors import UserError, nearest
-from bertvision.evaluate.bootstrap import Points
 from bertvision.evaluate.ensemble import BACKBONE, HOWS, Ensemble, How, Member, combine, greedy_selection
 from bertvision.evaluate.ragged import Ragged
 from bertvision.evaluate.score import Cost, Score, join_costs
 from bertvision.files import write_json
-from bertvision.train.compare import compare
+from bertvision.train.compare import Measured, Measures, compare, compare_equal_cost, measures
 from bertvision.train.progress import Journal
 from bertvision.train.run_dir import Cell
-from bertvision.train.stored import Key, Stored
+from bertvision.train.stored import Stored
 
 GREEDY_HOW: How = "mean"  # a member that selection takes twice weighs twice
 
@@ -132,11 +131,13 @@ def description(rows: Sequence[Score]) -> dict[str, Any]:
 def write_greedy(stored: Stored) -> dict[str, Any]:
     """Chooses an ensemble for every scored checkpoint of every seed on tune; writes greedy.json.
 
-    `test` has its score rows, `comparisons` the differences to the backbone over all seeds. A checkpoint with a single
-    member, or without stored logits, has none. Heads that are partial take no part.
+    `test` has its score rows, `comparisons` and `equal_cost` the differences to the backbone over all seeds, at its
+    checkpoint and at its cost. A checkpoint with a single member, or without stored logits, has none. Heads that are
+    partial take no part.
     """
-    run, found = stored.run, []
-    points: dict[float, dict[Key, dict[int, Points]]] = {}
+    run, found, scored = stored.run, [], measures(stored)
+    # The backbone of every checkpoint, and the ensembles.
+    known: Measures = {e: {key: runs for key, runs in keys.items() if key[1] == BACKBONE} for e, keys in scored.items()}
     for cell in run.scored():
         candidates = {
             row.ensemble.members[0]: row.cost
@@ -152,15 +153,15 @@ def write_greedy(stored: Stored) -> dict[str, Any]:
         ordered = {member: cost for member, cost in candidates.items() if member in weights}
         rows, predictions = committee.report(ensemble, join_costs(ordered))
         found.append(description(rows))
-        here = points.setdefault(cell[1], {})
         for row in rows:
-            own = stored.task.points(predictions, committee.data["test"], row.threshold)
-            here.setdefault((row.threshold_from, row.name), {})[cell[0]] = own
-        for key, value in stored.points(cell).items():
-            if key[1] == BACKBONE:
-                here.setdefault(key, {})[cell[0]] = value
-    compared = [{"checkpoint": epoch, **entry} for epoch in sorted(points) for entry in compare(points[epoch])]
-    whole = {"made_from": run.digest(), "ensembles": found, "comparisons": compared}
+            own = Measured(stored.task.points(predictions, committee.data["test"], row.threshold), row.cost)
+            known[cell[1]].setdefault((row.threshold_from, row.name), {})[cell[0]] = own
+    compared = []
+    for epoch, keys in sorted(known.items()):
+        points = {key: {seed: one.points for seed, one in runs.items()} for key, runs in keys.items()}
+        compared += [{"checkpoint": epoch, **entry} for entry in compare(points)]
+    equal = compare_equal_cost(known)
+    whole = {"made_from": run.digest(), "ensembles": found, "comparisons": compared, "equal_cost": equal}
     write_json(run.greedy_file, whole)
     return whole
 

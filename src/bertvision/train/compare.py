@@ -1,26 +1,43 @@
-"""Looking back at scores: comparisons with the backbone (paired bootstrap), and the analysis of one checkpoint."""
+"""Comparisons of members with the backbone, at their checkpoint and at their cost; the analysis of one checkpoint."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple, TypeVar
 
 from bertvision.errors import UserError
-from bertvision.evaluate.bootstrap import Points, paired_bootstrap
+from bertvision.evaluate.bootstrap import Contrast, Points, bootstrap
 from bertvision.evaluate.ensemble import BACKBONE
+from bertvision.evaluate.pareto import EqualCost, equal_cost
+from bertvision.evaluate.score import Cost
 from bertvision.files import read_json, write_json
 from bertvision.tasks.base import Said
 from bertvision.train.run_dir import Cell, RunDir
 from bertvision.train.stored import Key, Stored
 
 DRAWS = 1000
+EQUAL = ("train_seconds", "train_flops")  # costs at which members are compared with the backbone
+K = TypeVar("K", bound=Hashable)
 
 
-def write_comparisons(stored: Stored) -> list[dict[str, Any]]:
+class Measured(NamedTuple):
+    """Points of a member, and its cost, of one seed."""
+
+    points: Points
+    cost: Cost
+
+
+Measures = dict[float, dict[Key, dict[int, Measured]]]  # epoch -> (origin of the threshold, name) -> seed
+
+
+def write_comparisons(stored: Stored, *, whole: bool = True) -> list[dict[str, Any]]:
     """Brings comparisons.json up to date: every ensemble against the backbone of its checkpoint; its entries.
 
     What a head can gain is kept apart: better spans (`HasAns_spans_f1`, "no answer" switched off), a better
     calibrated null (threshold_from "zero"), and the score at the tuned threshold ("tune"). Entries of checkpoints
-    whose score files are the same as before stay.
+    whose score files are the same as before stay. whole: whether the members are compared at equal cost too, which
+    takes all checkpoints: `equal_cost` of the file, see `compare_equal_cost`.
     """
     run = stored.run
     known = _known(run.comparisons_file)
@@ -36,7 +53,11 @@ def write_comparisons(stored: Stored) -> list[dict[str, Any]]:
             for name, value in stored.points(cell).items():
                 points.setdefault(name, {})[cell[0]] = value
         found += [{"checkpoint": epoch, **entry} for entry in compare(points)]
-    write_json(run.comparisons_file, {"made_from": made_from, "comparisons": found})
+    current = known["made_from"].get("equal_cost") == run.digest()
+    if whole or current:
+        made_from["equal_cost"] = run.digest()
+    equal = known["equal_cost"] if current else compare_equal_cost(measures(stored)) if whole else []
+    write_json(run.comparisons_file, {"made_from": made_from, "comparisons": found, "equal_cost": equal})
     return found
 
 
@@ -44,18 +65,67 @@ def _known(path: Path) -> dict[str, Any]:
     """What the file holds; nothing if it is damaged."""
     try:
         found = read_json(path, "file of comparisons")
-        if isinstance(found["made_from"], dict) and all(isinstance(one, dict) for one in found["comparisons"]):
+        lists = [found["comparisons"], found.setdefault("equal_cost", [])]
+        if isinstance(found["made_from"], dict) and all(isinstance(one, dict) for each in lists for one in each):
             return found
     except (UserError, KeyError, TypeError):
         pass
-    return {"made_from": {}, "comparisons": []}
+    return {"made_from": {}, "comparisons": [], "equal_cost": []}
 
 
-def join_comparisons(run: RunDir) -> None:
-    """comparisons.json of a run with variants: the entries of each, with its `variant`."""
-    variants = {name: one for name, one in run.variants().items() if one.comparisons_file.is_file()}
-    found = [{**entry, "variant": name} for name, one in variants.items() for entry in one.comparisons()]
-    write_json(run.comparisons_file, {"made_from": {}, "comparisons": found})
+def join_comparisons(run: RunDir, variants: Mapping[str, Stored]) -> None:
+    """comparisons.json of a run with variants: the entries of each, with its `variant`; `variants`: each against the
+    first."""
+    done = {name: one for name, one in variants.items() if one.run.scored()}
+    before, made_from = _known(run.comparisons_file), {name: one.run.digest() for name, one in done.items()}
+    whole: dict[str, Any] = {"made_from": made_from, "comparisons": [], "equal_cost": []}
+    for name, one in done.items():
+        for key, entries in _known(one.run.comparisons_file).items():
+            if key != "made_from":
+                whole[key] += [{**entry, "variant": name} for entry in entries]
+    current = before["made_from"] == made_from and "variants" in before
+    whole["variants"] = before["variants"] if current else compare_variants(done)
+    write_json(run.comparisons_file, whole)
+
+
+def compare_variants(variants: Mapping[str, Stored], draws: int = DRAWS) -> list[dict[str, Any]]:
+    """The backbone of each variant against that of the first, `against`, each at its last checkpoint.
+
+    Only variants with the same test set; over the seeds that both have.
+    """
+    if len(variants) < 2:
+        return []
+    (against, first), *others = variants.items()
+    theirs, found = _last_backbones(first), list[dict[str, Any]]()
+    for name, one in others:
+        if one.task.name != first.task.name:
+            continue
+        if one.run.recipe().data == first.run.recipe().data:
+            one.data = one.data or first.data  # read once
+        mine = _last_backbones(one, like=theirs)
+        contrasts = {
+            origin: {seed: [(1.0, mine[seed][1][origin]), (-1.0, theirs[seed][1][origin])] for seed in mine}
+            for origin in next((points for _, points in mine.values()), {})
+        }
+        about = {"variant": name, "against": against, "checkpoint": max(one.run.epochs), "member": BACKBONE}
+        for origin, entries in _intervals(contrasts, draws).items():  # type: ignore[arg-type]
+            found += [{**about, "threshold_from": origin, **entry} for entry in entries]
+    return found
+
+
+LastBackbones = dict[int, tuple[str, dict[str, Points]]]  # seed -> digest of the test set, threshold's origin -> points
+
+
+def _last_backbones(stored: Stored, like: LastBackbones | None = None) -> LastBackbones:
+    """The points of the backbone at the last checkpoint. like: only seeds with the same test set there."""
+    found: LastBackbones = {}
+    for seed, epoch in [cell for cell in stored.run.scored() if cell[1] == max(stored.run.epochs)]:
+        note = stored.run.sets_file(seed, epoch)
+        test = str(read_json(note, "note of the sets scored").get("test")) if note.is_file() else ""
+        if like is None or (seed in like and like[seed][0] == test):
+            points = stored.points((seed, epoch))
+            found[seed] = test, {origin: one for (origin, name), one in points.items() if name == BACKBONE}
+    return found
 
 
 def compare(points: Mapping[Key, Mapping[int, Points]], draws: int = DRAWS) -> list[dict[str, Any]]:
@@ -63,32 +133,81 @@ def compare(points: Mapping[Key, Mapping[int, Points]], draws: int = DRAWS) -> l
 
     Over the seeds that both sides have: those of an ensemble may be fewer, where a head was dropped.
     """
-    found: dict[Key, list[dict[str, Any]]] = {}
-    for origin in dict.fromkeys(origin for origin, _ in points):
+    contrasts: dict[Key, dict[int, Contrast]] = {}
+    for (origin, name), runs in points.items():
         backbone = points.get((origin, BACKBONE), {})
-        groups: dict[tuple[int, ...], list[str]] = {}  # names by their seeds: those share the resamples
-        for kind, name in points:
-            seeds = tuple(seed for seed in backbone if seed in points[kind, name])
-            if kind == origin and name != BACKBONE and seeds:
-                groups.setdefault(seeds, []).append(name)
-        for seeds, names in groups.items():
-            against = [backbone[seed] for seed in seeds]
-            runs = {name: [points[origin, name][seed] for seed in seeds] for name in names}
-            about = {"seeds": list(seeds), "questions": len(against[0].values), "draws": draws}
-            for name, intervals in paired_bootstrap(runs, against, draws=draws).items():
-                found[origin, name] = [
-                    {
-                        "member": name,
-                        "threshold_from": origin,
-                        "metric": metric,
-                        "difference": interval.difference,
-                        "low": interval.low,
-                        "high": interval.high,
-                        **about,
-                    }
-                    for metric, interval in intervals.items()
-                ]
-    return [entry for key in points for entry in found.get(key, [])]
+        pairs = {seed: [(1.0, runs[seed]), (-1.0, backbone[seed])] for seed in backbone if seed in runs}
+        if name != BACKBONE and pairs:
+            contrasts[origin, name] = pairs  # type: ignore[assignment]
+    return [
+        {"member": name, "threshold_from": origin, **entry}
+        for (origin, name), entries in _intervals(contrasts, draws).items()
+        for entry in entries
+    ]
+
+
+def measures(stored: Stored) -> Measures:
+    """The points and costs of all members of all checkpoints."""
+    found: Measures = {}
+    for cell in stored.run.scored():
+        points = stored.points(cell)
+        for row in stored.run.rows(cell):
+            key = row.threshold_from, row.name
+            found.setdefault(cell[1], {}).setdefault(key, {})[cell[0]] = Measured(points[key], row.cost)
+    return found
+
+
+def compare_equal_cost(found: Measures, draws: int = DRAWS) -> list[dict[str, Any]]:
+    """Every member against the backbone tuned, with the same seed, for as long as the member took in all.
+
+    That backbone's score is interpolated between checkpoints. An entry has, beside what `compare` gives, `by` (the
+    cost that is equal) and its mean over seeds `cost`; `epoch`: the epochs of tuning with that cost; and `how`:
+    "exact" if a checkpoint has this cost, "interpolated", or "beyond" if the backbone was not tuned that long with some
+    seed, and is the last checkpoint.
+    """
+    return [entry for by in EQUAL for entry in _equal_cost(found, by, draws)]
+
+
+def _equal_cost(found: Measures, by: str, draws: int) -> Iterator[dict[str, Any]]:
+    contrasts: dict[tuple[float, str, str], dict[int, Contrast]] = {}
+    rivals: dict[tuple[float, str, str], list[tuple[float, EqualCost]]] = {}
+    members = [(e, origin, name, runs) for e in sorted(found) for (origin, name), runs in found[e].items()]
+    for epoch, origin, name, runs in members:
+        for seed, one in runs.items() if name != BACKBONE else ():
+            known = {e: keys.get((origin, BACKBONE), {}).get(seed) for e, keys in found.items()}
+            tuned = {e: theirs for e, theirs in known.items() if theirs and getattr(theirs.cost, by) is not None}
+            if epoch in tuned and (cost := getattr(one.cost, by)) is not None:
+                rival = equal_cost({e: getattr(theirs.cost, by) for e, theirs in tuned.items()}, cost)
+                rivals.setdefault((epoch, origin, name), []).append((cost, rival))
+                theirs = [(-share, tuned[e].points) for e, share in rival.weights.items()]
+                contrasts.setdefault((epoch, origin, name), {})[seed] = [(1.0, one.points), *theirs]
+    for place, entries in _intervals(contrasts, draws).items():
+        named = dict(zip(("checkpoint", "threshold_from", "member"), place))
+        about = _about(by, rivals[place])
+        yield from (named | entry | about for entry in entries)
+
+
+def _about(by: str, rivals: Sequence[tuple[float, EqualCost]]) -> dict[str, Any]:
+    """What an entry says about the backbones of equal cost, one per seed."""
+    epochs = [rival.epoch for _, rival in rivals if rival.epoch is not None]
+    how = max((rival.how for _, rival in rivals), key=("exact", "interpolated", "beyond").index)
+    cost = fmean(cost for cost, _ in rivals)
+    return {"by": by, "cost": cost, "epoch": fmean(epochs) if len(epochs) == len(rivals) else None, "how": how}
+
+
+def _intervals(contrasts: Mapping[K, Mapping[int, Contrast]], draws: int) -> dict[K, list[dict[str, Any]]]:
+    """Entries of each contrast, one per metric. Contrasts with the same seeds share the resamples."""
+    groups: dict[tuple[int, ...], list[K]] = {}
+    for key, runs in contrasts.items():
+        groups.setdefault(tuple(runs), []).append(key)
+    found: dict[K, list[dict[str, Any]]] = {}
+    for seeds, keys in groups.items():
+        questions = len(contrasts[keys[0]][seeds[0]][0][1].values)
+        about = {"seeds": list(seeds), "questions": questions, "draws": draws}
+        intervals = bootstrap({key: list(contrasts[key].values()) for key in keys}, draws=draws)
+        for key, metrics in intervals.items():
+            found[key] = [{"metric": metric, **asdict(interval), **about} for metric, interval in metrics.items()]
+    return {key: found[key] for key in contrasts}
 
 
 def analyze_run(directory: Path, *, epoch: float | None = None, seed: int | None = None) -> dict[str, Any]:
@@ -130,7 +249,7 @@ def _layer_weights(stored: Stored, cell: Cell) -> dict[str, list[float]]:
     """{member: what it takes from each layer}, for heads that have learnt it and are still there."""
     if not stored.run.checkpoint(*cell).is_dir():
         return {}
-    heads = {member.name: head.layer_weights() for member, head in stored.load(*cell).heads.items()}
+    heads = {member.name: head.encoder_weights() for member, head in stored.load(*cell).heads.items()}
     return {
         name: [round(float(weight), 6) for weight in weights] for name, weights in heads.items() if weights is not None
     }

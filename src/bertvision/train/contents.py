@@ -1,5 +1,6 @@
 """The contents of a run, read leniently for a report: what is damaged is left out and named."""
 
+import json
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,7 @@ from typing import Any
 from bertvision import toml
 from bertvision.errors import UserError
 from bertvision.evaluate.score import Score
-from bertvision.files import read_json
+from bertvision.files import read_json, read_sealed
 
 Plain = Mapping[str, Any]
 NUMBER = (int, float)
@@ -20,12 +21,13 @@ RECIPE = {
     "backbone": {"name": str},
     "data": {},
     "finetune": {"epochs": NUMBER, "checkpoints": [NUMBER]},
-    "bank": {"fractions": [NUMBER]},
+    "bank": {"fractions": [NUMBER], "at": [NUMBER]},
     "heads": [{}],
     "paper": [{}],
     "variants": [{}],
 }
 FACTS = {"peak": {"memory_gib": NUMBER}, "constant": {"says": str}, "dropped": [{}], "variants": {}, "paper": [{}]}
+Losses = dict[str, list[tuple[float, float]]]
 NAMED = 3  # places that a sentence names
 NOTHING = object()
 
@@ -35,20 +37,25 @@ class Contents:
     """A run, finished or not. is_run: whether the directory is one.
 
     scores: rows of metrics.json (of the seeds' own files where that has none), then the greedy ensembles'. comparisons:
-    differences to the backbone, the greedy ensembles' included. recipe: parsed but not checked. ensemble: rows of
-    ensemble.json. variants: the runs within it. problems: one sentence for each thing that is damaged or missing.
+    differences to the backbone, the greedy ensembles' included; equal_cost: to the backbone of equal cost; between: of
+    a run with variants, to the first. recipe: parsed but not checked. ensemble: rows of ensemble.json. losses: of each
+    stage of training in log.jsonl. variants: the runs within it. problems: one sentence for each thing that is damaged
+    or missing.
     """
 
     path: Path
     is_run: bool = False
     scores: list[Score] = field(default_factory=list)
     comparisons: list[Plain] = field(default_factory=list)
+    equal_cost: list[Plain] = field(default_factory=list)
     recipe: Plain = field(default_factory=dict)
     recipe_text: str = ""
     facts: Plain = field(default_factory=dict)
     analysis: Plain = field(default_factory=dict)
     ensemble: list[Score] = field(default_factory=list)
+    losses: dict[str, Losses] = field(default_factory=dict)
     variants: dict[str, "Contents"] = field(default_factory=dict)
+    between: list[Plain] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -75,22 +82,43 @@ def read_contents(path: Path) -> Contents:
             problems.append("metrics.json has no scores: they are those of seed-N/scores-E.json.")
     cells = {row.cell for row in scores}
     scores += [row for row in _rows(path / "greedy.json", problems, _chosen) if row.cell in cells]
-    shape = {"comparisons": [COMPARISON]}
+    shape = {key: [COMPARISON] for key in ("comparisons", "equal_cost", "variants")}
     compared = [_read(path / name, shape, problems) or {} for name in ("comparisons.json", "greedy.json")]
     contents = Contents(
         path,
         is_run or bool(scores),
         scores,
         [one for table in compared for one in table.get("comparisons", [])],
+        [one for table in compared for one in table.get("equal_cost", [])],
         recipe,
         text or "",
         facts,
         _read(path / "analysis.json", {}, problems) or {},
         _rows(path / "ensemble.json", problems, lambda found: found.get("test", [])),
+        read_losses(path / "log.jsonl"),
         {},
+        list(compared[0].get("variants", [])),
         list(dict.fromkeys(problems)),
     )
     return replace(contents, variants=_variants(contents))
+
+
+def read_losses(path: Path) -> dict[str, Losses]:
+    """Stage of training -> learner -> (share of the stage, loss of a batch), from log.jsonl; {} if there is none.
+
+    After a kill a stage goes on from its last snapshot: what came after that counts no more.
+    """
+    found: dict[str, Losses] = {}
+    for line in path.read_bytes().splitlines() if path.is_file() else []:
+        try:
+            entry = json.loads(line)
+            share, losses = float(entry["share"]), {str(key): float(value) for key, value in entry["loss"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue  # another event, or a line cut off by a kill
+        stage = found.setdefault(str(entry.get("event")), {})
+        for name, loss in losses.items():
+            stage[name] = [point for point in stage.get(name, []) if point[0] < share] + [(share, loss)]
+    return found
 
 
 def _variants(whole: Contents) -> dict[str, Contents]:
@@ -106,8 +134,9 @@ def _variants(whole: Contents) -> dict[str, Contents]:
         one = read_contents(own) if inside else Contents(own)
         rows = one.scores or [replace(row, variant="") for row in whole.scores if row.variant == name]
         compared = one.comparisons or [entry for entry in whole.comparisons if entry.get("variant") == name]
+        equal = one.equal_cost or [entry for entry in whole.equal_cost if entry.get("variant") == name]
         recipe = one.recipe or toml.merged(common, tables.get(name, {}))
-        found[name] = replace(one, scores=rows, comparisons=compared, recipe=recipe)
+        found[name] = replace(one, scores=rows, comparisons=compared, equal_cost=equal, recipe=recipe)
     return found
 
 
@@ -182,7 +211,7 @@ def _read(path: Path, shape: Any, problems: list[str]) -> Any:
 
 def _json(path: Path, problems: list[str]) -> Any:
     """What a JSON file holds; NOTHING if it is missing or damaged."""
-    if not path.is_file():
+    if not path.exists():
         return NOTHING
     try:
         return read_json(path)
@@ -195,11 +224,13 @@ def _recipe(path: Path, problems: list[str]) -> tuple[str | None, Plain]:
     """The text of a recipe, None where there is none, and the sound part of it."""
     if not path.is_file():
         return None, {}
-    text = ""
     try:
-        text = path.read_bytes().decode()
+        text = read_sealed(path, "recipe", "restore it")
+    except UserError as error:
+        problems.append(f"{str(error).removeprefix(f'{path.parent}/')}: what was asked for is unknown.")
+        return "", {}
+    try:
         return text, _kept(path.name, tomllib.loads(text), RECIPE, problems)
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        what = "UTF-8 text" if isinstance(error, UnicodeDecodeError) else "TOML"
-        problems.append(f"recipe.toml is not {what} ({error}): what was asked for is unknown.")
+    except (ValueError, RecursionError) as error:
+        problems.append(f"recipe.toml is not TOML ({error}): what was asked for is unknown.")
         return text, {}

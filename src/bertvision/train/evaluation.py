@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bertvision.backbone.backbone import Backbone
 from bertvision.data import glue
 from bertvision.data.sources import load_articles
 from bertvision.errors import UserError, nearest
@@ -14,12 +15,13 @@ from bertvision.evaluate.ensemble import Ensemble
 from bertvision.evaluate.score import Score
 from bertvision.evaluate.squad import score
 from bertvision.files import read_json, write_text
+from bertvision.runtime import is_main
 from bertvision.tasks import Dataset
 from bertvision.tasks.decode import RULES
 from bertvision.train.progress import Journal
 from bertvision.train.run_dir import RunDir
 from bertvision.train.scoring import Pass, Setting, load_members, predict, score_rows
-from bertvision.train.stored import task_of
+from bertvision.train.stored import runtime_of, task_of
 
 
 def score_file(path: Path, source: str, no_answer_scores: Path | None = None) -> dict[str, float]:
@@ -51,15 +53,18 @@ def score_run(
     seed: int | None = None,
     member: str = "",
     decoding: str = "",
+    device: str = "",
     quiet: bool = False,
 ) -> list[dict[str, Any]]:
     """Rows like those of metrics.json for the members of one checkpoint, on `data` or on the run's own test set.
 
     checkpoint, seed, member: the last, the first and all unless told. The tuned thresholds, and which pair is scored,
-    are those the study chose on its tune set. Nothing is written. decoding: another rule than the recipe's ("joint" or
-    "independent"); thresholds tuned under the recipe's do not fit it and are left out.
+    are those the study chose on its tune set. Nothing is written. Of several processes the main one has the rows.
+    decoding: another rule than the recipe's ("joint" or
+    "independent"); thresholds tuned under the recipe's do not fit it and are left out. device: another than the
+    recipe's.
     """
-    place = _Place(directory, checkpoint, seed, quiet)
+    place = _Place(directory, checkpoint, seed, quiet, device)
     rule: Any = decoding or place.recipe.evaluate.decoding
     if rule not in RULES:
         raise UserError(f"--decoding {rule}: {nearest(rule, RULES)}")
@@ -73,7 +78,7 @@ def score_run(
 def submit_run(directory: Path, out: Path, *, data: str, member: str = "", **wanted: Any) -> tuple[Path, str]:
     """Writes one member's predictions for a test set, `glue:TASK/SPLIT`, as GLUE takes them; the file, and the member.
 
-    member: the best on tune unless told. wanted: `checkpoint`, `seed` and `quiet`, as in `score_run`.
+    member: the best on tune unless told. wanted: `checkpoint`, `seed`, `device` and `quiet`, as in `score_run`.
     """
     if not data.startswith(glue.PREFIX):
         raise UserError(f"--data {data or 'is missing'}: name what to predict, such as glue:RTE/test")
@@ -81,6 +86,8 @@ def submit_run(directory: Path, out: Path, *, data: str, member: str = "", **wan
     dataset = place.dataset(data, labelled=False)
     glue.check_submission(data, len(dataset.records))
     found, name = place.predict_best(dataset, member)
+    if found is None:
+        return out, name
     return glue.write_submission(out, data, found.values()), name
 
 
@@ -93,6 +100,8 @@ def predict_run(directory: Path, out: Path, *, data: str, member: str = "", **wa
         raise UserError("--data is missing: name what to predict, such as new.csv")
     place = _Place(directory, **wanted)
     found, name = place.predict_best(place.dataset(data, labelled=False), member)
+    if found is None:
+        return out, name
     lines = [json.dumps({"id": key, **one}, ensure_ascii=False) for key, one in found.to_json().items()]
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, "\n".join(lines) + "\n")
@@ -103,17 +112,24 @@ class _Place:
     """One checkpoint of a run, loaded. chosen: its score rows at what was chosen on tune."""
 
     def __init__(
-        self, directory: Path, checkpoint: float | None = None, seed: int | None = None, quiet: bool = False
+        self,
+        directory: Path,
+        checkpoint: float | None = None,
+        seed: int | None = None,
+        quiet: bool = False,
+        device: str = "",
     ) -> None:
         run = RunDir.open(directory, variants=False)
-        self.recipe, self.task, self.journal = run.recipe(), task_of(run), Journal(quiet=quiet)
+        self.run = run
+        self.recipe, self.task, self.journal = run.recipe(), task_of(run), Journal(quiet=quiet or not is_main())
         seed = self.recipe.seeds[0] if seed is None else seed
         epoch = run.epochs[-1] if checkpoint is None else checkpoint
         if seed not in self.recipe.seeds or epoch not in run.epochs:
             raise UserError(f"{directory}: has seeds {list(self.recipe.seeds)} and checkpoints {run.epochs}")
         if not run.checkpoint(seed, epoch).is_dir():
             raise UserError(f"{run.checkpoint(seed, epoch)}: no such checkpoint; `bertvision finetune` makes it")
-        self.loaded = load_members(run, self.task, seed, epoch)
+        encoder = Backbone.load(self.recipe.backbone.name, runtime_of(run, device))
+        self.loaded = load_members(run, self.task, seed, epoch, encoder)
         origin = self.task.thresholds(0.0)[-1][0]
         rows: list[Score] = run.rows((seed, epoch)) if (seed, epoch) in run.scored() else []
         self.chosen = [row for row in rows if row.threshold_from == origin]
@@ -129,6 +145,9 @@ class _Place:
         """The ensembles to score: the one asked for, or all members and the pair that the study reports."""
         best = [row.ensemble for row in self.chosen if row.ensemble.chosen == "best"]
         pairs = self.loaded.pairs(self.recipe.evaluate.ensembles)
+        for one in (one for ensemble in best for one in ensemble.members):
+            if one not in self.loaded.heads:
+                raise UserError(f"{self.run.seed(one.seed)}: the head {one.name!r} is gone; run the study again")
         if not member:
             return [*self.loaded.singles, *best]
         names = {one.name: one for one in [*self.loaded.singles, *pairs]}
@@ -140,18 +159,18 @@ class _Place:
     def predict(self, dataset: Dataset, ensembles: Sequence[Ensemble], rule: Any) -> Pass:
         setting = Setting(self.task, replace(self.recipe.evaluate, decoding=rule), self.journal)
         found = predict(self.loaded.backbone, self.loaded.heads, ensembles, dataset, setting, stage="scoring")
-        if not found.predictions:
+        if not found.predictions and is_main():
             why = next(iter(found.dropped.values()))
             raise UserError(f"--member {ensembles[0].parts}: cannot be scored: {why}")
         return found
 
     def predict_best(self, dataset: Dataset, member: str) -> tuple[Any, str]:
-        """Predictions of the member asked for, or of the best on tune; and its name."""
+        """Predictions of the member asked for, or of the best on tune, None but in the main process; and its name."""
         best = max(self.chosen, key=lambda row: row.tune or 0.0, default=None)
         one = best.ensemble if best else self.loaded.singles[0]
         if member:
             (one,) = self.wanted(member)
-        return self.predict(dataset, [one], self.recipe.evaluate.decoding).predictions[one], one.parts
+        return self.predict(dataset, [one], self.recipe.evaluate.decoding).predictions.get(one), one.parts
 
 
 def _object(path: Path, what: str) -> dict[str, Any]:

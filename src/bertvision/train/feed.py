@@ -10,14 +10,15 @@ from typing import Literal
 from torch import nn
 
 from bertvision.backbone.backbone import Backbone
+from bertvision.backbone.flops import added, encoder_work
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
 from bertvision.files import NoRoom, fitting, read_json, remove, write_json
 from bertvision.recipe import BankRecipe
-from bertvision.runtime import CPU, Runtime
 from bertvision.states.forecast import forecast
 from bertvision.states.layout import NAME, Selection, fingerprints
-from bertvision.states.store import Source, Store, live, stored, write_store
+from bertvision.states.store import Source, Store, live, stored
+from bertvision.states.write import Elsewhere, write_store
 from bertvision.train.loop import Feed, Job
 from bertvision.train.progress import Journal
 
@@ -54,9 +55,12 @@ class Feeds:
     ) -> None:
         """Chooses live or stored, unless that is done, and says why. looked_at: a tune set that each training reads
         `looks` times."""
-        if self.choice is not None:
-            return
-        looks *= self.rounds
+        if self.choice is None:
+            if self.backbone.runtime.is_main:
+                self._choose(windows, heads, looked_at, looks * self.rounds)
+            self.choice = self.backbone.runtime.tell(self.choice)
+
+    def _choose(self, windows: Windows, heads: Sequence[nn.Module], looked_at: Windows | None, looks: int) -> None:
         if self.recipe.states != "auto":
             self.choice, why = self.recipe.states, "as the recipe says"
         elif self._kept():
@@ -71,17 +75,30 @@ class Feeds:
             self._keep()
         self.journal.note(f"states: {self.choice}, {why}")
 
-    def feed(self, windows: Windows, name: str, runtime: Runtime = CPU) -> Feed:
+    def feed(self, windows: Windows, name: str) -> Feed:
         """A feed of these windows; a store of them is written first if that was chosen and there is none, and its
         seconds are counted once. Where the choice was not the recipe's, a full disk makes the feed live."""
+        runtime = self.backbone.runtime
         began = runtime.clock()
         if name not in self._sources:
-            store = None
-            if self.choice == "stored" and name not in self._no_room:
-                store = self._find(windows, name) or self._write(windows, name)
+            store = self._store(windows, name) if self.choice == "stored" else None
             reads, positions = self.selection.reads, self.selection.positions
-            self._sources[name] = self._live if store is None else stored(store, reads, positions)
-        return Feed(windows, self._sources[name], self.backbone.pad, seconds=runtime.clock() - began)
+            self._sources[name] = self._live if store is None else stored(store, reads, positions, runtime)
+        source, seconds = self._sources[name], runtime.clock() - began
+        work = encoder_work(self.backbone.model, self.selection.reads).forward
+        if source is self._live:
+            return Feed(windows, source, self.backbone.pad, seconds=seconds, work=work)
+        return Feed(windows, source, self.backbone.pad, seconds=seconds, flops=added(0, work, windows.lengths))
+
+    def _store(self, windows: Windows, name: str) -> Store | None:
+        """The store that the main process finds, or one that all processes write; None if there is no room for it."""
+        runtime = self.backbone.runtime
+        if runtime.tell(name in self._no_room):
+            return None
+        store = self._find(windows, name) if runtime.is_main else None
+        if place := runtime.tell(str(store.directory) if store else ""):
+            return store or Store.open(Path(place), self.backbone, windows)
+        return self._write(windows, name)
 
     @cached_property
     def _live(self) -> Source:
@@ -115,15 +132,16 @@ class Feeds:
     def _write(self, windows: Windows, name: str) -> Store | None:
         place = self.directory / name
         try:
-            return store_states(
+            return write_states(
                 place, self.backbone, windows, self.selection, self.journal, f"storing states of {name}"
             )
         except NoRoom as error:
             if self.recipe.states != "auto":
                 raise
-            remove(place)
             self._no_room.append(name)
-            self._keep()
+            if self.backbone.runtime.is_main:
+                remove(place)
+                self._keep()
             self.journal.note(f"states of {name}: live after all; {error}")
             return None
 
@@ -167,9 +185,15 @@ class Feeds:
         return self.directory / "choice.json"
 
 
-def store_states(
-    directory: Path, backbone: Backbone, windows: Windows, selection: Selection, journal: Journal, stage: str
+def write_states(
+    directory: Path,
+    backbone: Backbone,
+    windows: Windows,
+    selection: Selection,
+    journal: Journal,
+    stage: str,
+    elsewhere: Elsewhere | None = None,
 ) -> Store:
-    """`write_store`, with a progress bar."""
+    """`write_store`, with a progress bar; in all processes."""
     with journal.stage(stage, int(windows.lengths.sum())) as progress:
-        return write_store(directory, backbone, windows, selection, advance=progress.advance)
+        return write_store(directory, backbone, windows, selection, advance=progress.advance, elsewhere=elsewhere)

@@ -9,32 +9,36 @@ import numpy as np
 
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.checkpoint import find_tuned, load_tuned, save_tuned, start_from
-from bertvision.backbone.cpu_kernels import check_bf16, in_bf16
+from bertvision.backbone.cpu_kernels import in_bf16, training_kernels
+from bertvision.backbone.flops import NO_FLOPS, Flops, Work, added, encoder_work, head_work
 from bertvision.backbone.split import split
-from bertvision.backbone.states import Reads, together
+from bertvision.backbone.states import POOLED, Reads, numbered, together
 from bertvision.backbone.tuning import (
     Tuning,
     apply,
     first_trained,
     is_added,
     is_split,
+    leaner,
     set_attention_dropout,
     set_training,
 )
 from bertvision.data.batches import collate
 from bertvision.data.windows import Windows
+from bertvision.devices import find_precision
 from bertvision.errors import UserError
-from bertvision.files import fitting, load_tensors, save_tensors
-from bertvision.heads import Head, build_head
+from bertvision.files import fitting, load_tensors, save_tensors, sync
+from bertvision.heads import SPECS, Head, build_head, saved_spec
 from bertvision.recipe import BankRecipe, FinetuneRecipe, head_spec, reached
-from bertvision.runtime import CPU, Runtime
+from bertvision.runtime import CPU
 from bertvision.states.layout import Selection
 from bertvision.states.store import Source, stored
 from bertvision.tasks import Dataset, Task
 from bertvision.train.bank import HeadBank, bank_learners, bank_path, training_notes
-from bertvision.train.feed import store_states
+from bertvision.train.feed import write_states
 from bertvision.train.learner import Learner
 from bertvision.train.loop import Feed, Job, Plan, fit, plan_batches
+from bertvision.train.parts import check_parts
 
 NAME = "finetune"  # of the job
 
@@ -58,12 +62,13 @@ class Checkpoint:
             save_tuned(backbone.model, tuning, unfinished / "backbone.safetensors")
             save_tensors(unfinished / self._head.name, head.state_dict(), about)
             unfinished.rename(self.directory)
+            sync(self.directory.parent)
         finally:  # on a full disk what was written would take the room that is left
             shutil.rmtree(unfinished, ignore_errors=True)
 
     def about(self) -> dict[str, Any]:
-        """What was noted when it was saved: head, epoch, step, seconds, seed, identity."""
-        return load_tensors(self._head, "head")[1]
+        """What was noted when it was saved: head, specs, epoch, step, seconds, FLOPs, seed, identity."""
+        return load_tensors(self._head, "head", self._way_out)[1]
 
     def load(self, task: Task, onto: Backbone | str) -> tuple[Backbone, Head, dict[str, Any]]:
         """The tuned backbone and its head, both in eval mode, and `about`.
@@ -72,15 +77,20 @@ class Checkpoint:
         """
         backbone = Backbone.load(onto) if isinstance(onto, str) else onto
         load_tuned(backbone.model, self.directory / "backbone.safetensors")
-        tensors, about = load_tensors(self._head, "head")
-        with fitting(self._head, "head"):
+        tensors, about = load_tensors(self._head, "head", self._way_out, finite=True)
+        with fitting(self._head, "head", self._way_out):
+            about["head"] = saved_spec(about["head"], about)
             head = make_head(about["head"], backbone, task)
             head.load_state_dict(tensors)
-        return backbone.eval(), head.eval(), about
+        return backbone.eval(), backbone.runtime.to(head.eval()), about
 
     @property
     def _head(self) -> Path:
         return self.directory / "head.safetensors"
+
+    @property
+    def _way_out(self) -> str:
+        return f"delete {self.directory} to have it tuned again"
 
 
 def planned_checkpoints(directory: Path, recipe: FinetuneRecipe) -> dict[float, Checkpoint]:
@@ -105,33 +115,38 @@ def finetune(
     recipe: FinetuneRecipe,
     job: Job,
     along: Along | None = None,
-    runtime: Runtime = CPU,
 ) -> dict[float, Checkpoint]:
     """Tunes `backbone` in place as the recipe says; {epoch: checkpoint} in `job.directory`. Resumes after a kill.
 
     along: heads that train on the same states, and are saved with each checkpoint. They do not change the backbone.
     """
-    checkpoints = planned_checkpoints(job.directory, recipe)
-    tuning = Tuning(recipe.train_layers, recipe.adapters, recipe.lora, recipe.norms)
+    checkpoints, runtime = planned_checkpoints(job.directory, recipe), backbone.runtime
+    check_parts(runtime)
+    tuning = tuning_of(recipe)
     set_attention_dropout(backbone.model, recipe.attention_dropout)
     if recipe.start:
         start_from(backbone.model, find_tuned(recipe.start), tuning)
     else:
         apply(backbone.model, tuning, job.seed)
     spec, seed, windows = head_spec(recipe.head), job.seed, train.windows
-    head = make_head(spec, backbone, task, seed)
+    head = runtime.to(make_head(spec, backbone, task, seed))
     plan = plan_batches(windows, recipe, seed)
+    below = _frozen(backbone, tuning) if recipe.lower == "stored" else NO_FLOPS
     learner = _joint_learner(backbone, head, recipe, len(plan), seed)
-    others = bank_learners(along.bank, along.recipe, windows, plan, seed) if along else []
+    learner.work = tuning_work(backbone, head, below)
+    others = bank_learners(runtime.to(along.bank), along.recipe, windows, plan, seed) if along else []
     marks = {epoch: plan.steps_at(epoch) for epoch in checkpoints}  # with little data, several may be at one step
     marks[max(marks)] = len(plan)
 
     def save_checkpoint(step: int) -> None:
+        if not runtime.is_main:
+            return
         for epoch in [epoch for epoch, mark in marks.items() if mark == step and not checkpoints[epoch].done]:
             if along:  # first: a checkpoint that exists has its heads
-                along.bank.save(bank_path(job.directory, epoch), training_notes(others, 0.0, job.identity))
+                along.bank.save(bank_path(job.directory, epoch), training_notes(others, None, job.identity))
             seconds = feed.seconds + learner.seconds
-            about = {"head": spec, "epoch": epoch, "step": step, "seconds": seconds}
+            flops = None if feed.flops is None or learner.flops is None else feed.flops + learner.flops
+            about = {"head": spec, "specs": SPECS, "epoch": epoch, "step": step, "seconds": seconds, "flops": flops}
             checkpoints[epoch].save(backbone, tuning, head, about | {"seed": seed, "identity": job.identity})
             job.journal.log("checkpoint", seed=seed, epoch=epoch, step=step, seconds=round(seconds, 2))
 
@@ -139,21 +154,33 @@ def finetune(
     began = runtime.clock()
     source = _source(backbone, windows, tuning, recipe, reads, job)
     seconds = runtime.clock() - began if recipe.lower == "stored" else 0.0
-    feed = Feed(windows, source, backbone.pad, moves=True, seconds=seconds)
+    feed = Feed(windows, source, backbone.pad, moves=True, seconds=seconds, flops=added(0, below, windows.lengths))
+    if runtime.world > 1 and runtime.reduce == "fast":
+        job.journal.note(f"gradients of {runtime.world} processes are added as fast as they can: other bits every time")
     set_training(backbone.model, tuning)
     save_checkpoint(0)  # epoch 0: the encoder as it came
-    fit([learner, *others], feed, Plan(task, plan, job, save_checkpoint, marks.values()), runtime)
-    job.clear()
+    how: Any = {"checkpointing": runtime.checkpointing, "compiled": runtime.compiled}
+    with leaner(backbone.model, **how, kernels=lambda: training_kernels(runtime)):
+        fit([learner, *others], feed, Plan(task, plan, job, save_checkpoint, marks.values()), runtime)
+    if runtime.is_main:
+        job.clear()
+    runtime.wait()
     backbone.eval()
     return checkpoints
+
+
+def tuning_of(recipe: FinetuneRecipe) -> Tuning:
+    """The tuning plan of a recipe; the pooler belongs to a read-out that reads it, and trains with it."""
+    spec = head_spec(recipe.head)
+    plan = recipe.train_layers, recipe.adapters, recipe.lora, recipe.norms, bool(spec.get("pooled")), recipe.biases
+    return Tuning(*plan, depth=spec.get("depth", 0))
 
 
 def _source(
     backbone: Backbone, windows: Windows, tuning: Tuning, recipe: FinetuneRecipe, reads: Reads, job: Job
 ) -> Source:
     """batch -> States with gradients, from text or from the stored states of the frozen part."""
-    if recipe.lower == "live" and recipe.precision == "bf16":
-        check_bf16()
+    if find_precision(recipe.precision, backbone.runtime.device, "finetune.precision") == "bf16":
         return lambda batch: in_bf16(backbone, batch, reads)
     if recipe.lower == "live":
         return lambda batch: backbone(batch, reads)
@@ -162,17 +189,34 @@ def _source(
             'finetune.lower: "stored" needs a part that is entirely frozen: set norms = "trained", train_layers to '
             "fewer than all, and neither adapters nor lora"
         )
+    if POOLED in numbered(reads, backbone.layers):
+        raise UserError('finetune.lower: "stored" has no pooler to read; use lower = "live"')
     if not len(windows):
         raise UserError("finetune.lower: there is nothing to store; give data with at least one question")
     reads = "last" if reads == "last" else "all"  # of the part below: only its last states enter what is above
     shortest = collate(windows, np.argsort(windows.lengths, kind="stable")[:2], backbone.pad)
-    lower, upper = split(backbone, first_trained(backbone.model, tuning), shortest)
+    first, stop = first_trained(backbone.model, tuning), tuning.depth or None
+    lower, upper = split(backbone, first, backbone.runtime.to(shortest), stop)
     # fp32: tuning then differs from a live one only by the rounding of matrix products in other batches
-    store = store_states(
+    store = write_states(
         job.states, lower, windows, Selection("fp32", reads, "all"), job.journal, "storing the frozen part"
     )
-    below = stored(store, reads)
+    below = stored(store, reads, runtime=backbone.runtime)
     return lambda batch: upper(batch, below(batch))
+
+
+def _frozen(backbone: Backbone, tuning: Tuning) -> Flops | None:
+    """FLOPs per window of the blocks below the first that trains."""
+    return encoder_work(backbone.model, below=first_trained(backbone.model, tuning)).forward
+
+
+def tuning_work(backbone: Backbone, head: Head, below: Flops | None = NO_FLOPS) -> Work:
+    """FLOPs per window of a backbone that was prepared for tuning and of the head on top; without those `below`."""
+    own = encoder_work(backbone.model, head.reads)
+    above = head_work(head, backbone.layers, backbone.width, joint=True)
+    if own.train is None or above.train is None or below is None:
+        return Work(None, None)
+    return Work(train=own.train + above.train - below)
 
 
 def make_head(spec: dict[str, Any], backbone: Backbone, task: Task, seed: int = 0) -> Head:

@@ -2,21 +2,25 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from bertvision.backbone.flops import NO_WORK
 from bertvision.backbone.states import States
 from bertvision.data.batches import Batch, BatchPlan, nested_fraction
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
 from bertvision.heads import Head
 from bertvision.recipe import Training
-from bertvision.runtime import CPU, Runtime
+from bertvision.runtime import CPU, Runtime, Timed
+
+Gradient = list[Tensor | None]  # one for each parameter, None where the loss does not depend on it; the loss comes last
 
 
 class Task(Protocol):
@@ -25,13 +29,15 @@ class Task(Protocol):
     def loss(self, logits: Tensor, batch: Batch) -> Tensor: ...
 
 
-class Learner:
+class Learner(Timed):
     """Trains one head. With `backbone`, the states it is given carry gradients and the backbone is trained too.
 
     training: its learning rate is the head's. steps: of the plan. share: the part of the training set it sees, if not
     all; it then makes an update, and its schedule a step, whenever enough windows have been gathered. backbone: the
     parameters to train, by name, each with its learning rate.
-    seconds: time spent so far. stopped: why it was dropped, or "". finished: why it stopped early, or "".
+    work: FLOPs per window, with the backbone's where that is trained; to be set where they are to be counted.
+    seconds, flops: spent so far; None: not known. stopped: why it was dropped, or "".
+    finished: why it stopped early, or "".
     """
 
     def __init__(
@@ -45,6 +51,7 @@ class Learner:
         share: "Share | None" = None,
         backbone: Mapping[str, tuple[nn.Parameter, float]] | None = None,
     ) -> None:
+        super().__init__()
         self.name, self.head, self.clip, self.seed, self.share = name, head, training.clip, seed, share
         self.joint = backbone is not None
         trained = {f"head.{key}": (p, training.learning_rate) for key, p in head.named_parameters()}
@@ -52,10 +59,13 @@ class Learner:
         self.named = {key: parameter for key, (parameter, _) in trained.items()}
         self.optimizer = make_optimizer(trained, training)
         self.schedule = make_schedule(training, steps if share is None else len(share.updates))
-        self.seconds = 0.0
+        self.work, self.flops = NO_WORK, cast(int | None, 0)
         self.loss = math.nan
+        self.seen: list[Seen] = []  # not fetched from the device yet
+        self._broken: Tensor | None = None  # on the device: 1 from the first value on that is not finite
         self.stopped = self.finished = ""
         self.best = Best()
+        self.moved: list[bool] = []  # which of `named`, and the loss, ever have a gradient; where processes share steps
 
     @property
     def rate(self) -> float:
@@ -68,22 +78,54 @@ class Learner:
         return bool(self.stopped or self.finished)
 
     def learn(self, states: States, batch: Batch, task: Task, step: int, runtime: Runtime = CPU) -> None:
-        """Learns from one batch, in its share of it; never again once loss or gradient are not finite."""
+        """Learns from one batch, in its share of it; its values never change again once loss or gradient are not
+        finite. `fetch_losses` then finds out."""
         if self.resting or not len(batch.index):
             return
-        began = runtime.clock()
-        loss = self._loss(states, batch, task, step, runtime)
-        if not math.isfinite(self.loss):
-            self._stop("loss", self.loss, step)
-        elif (number := self._gather(loss, batch, step)) is not None:
-            self._update(number, step)
-        self.seconds += runtime.clock() - began
+        with self.timed(runtime):
+            loss = self._loss(states, batch, task, (step,), runtime)
+            self._see("loss", loss, step)
+            (loss if self.share is None else loss * len(batch.index)).backward()  # of a share the sum over windows
+            self._update(step)
+
+    def rows(self, index: NDArray[np.int64]) -> int:
+        """How many of these windows it learns from."""
+        return len(index) if self.share is None else int(self.share.seen[index].sum())
+
+    def gradient(
+        self, states: States, batch: Batch, task: Task, part: tuple[int, int], weight: float, runtime: Runtime = CPU
+    ) -> "Gradient":
+        """The gradient of a micro-batch's loss times `weight`; nothing is changed. part: the step, and which of it.
+        Of a backbone it can be asked once: that ends the graph of the states."""
+        with self.timed(runtime):
+            if self.share is not None:
+                states, batch = self.share.of(states, batch)
+            loss = self._loss(states, batch, task, part, runtime) * weight
+            return [*torch.autograd.grad(loss, [*self.named.values()], allow_unused=True), loss.detach()]
+
+    def take_gradient(self, gradient: "Gradient", rows: int, step: int) -> None:
+        """Learns from what `gradient` gave, added up over the micro-batches of a step, which hold `rows` windows."""
+        *own, loss = gradient
+        assert loss is not None
+        self._see("loss", loss if self.share is None else loss / rows, step)
+        for parameter, value in zip(self.named.values(), own, strict=True):
+            if value is not None:
+                gathered = parameter.grad
+                parameter.grad = value if self.share is None else value + (0 if gathered is None else gathered)
+        self._update(step)
 
     @torch.no_grad()
     def judge(self, states: States, batch: Batch, task: Task, step: int, runtime: Runtime = CPU) -> None:
-        """Stops if the loss is not finite. Checks the last update, which no later step would reveal."""
-        if not self.resting and not math.isfinite(float(self._loss(states, batch, task, step, runtime))):
-            self._stop("loss", self.loss, step)
+        """Computes the loss alone. Checks the last update, which no later step would reveal."""
+        if not self.resting:
+            self._see("loss", self._loss(states, batch, task, (step,), runtime), step)
+
+    def take(self, seen: "Seen", value: float) -> None:
+        """Takes a value that was fetched; stops if it is not finite."""
+        if seen.what == "loss":
+            self.loss = value
+        if not self.resting and not math.isfinite(value):
+            self._stop(seen.what, value, seen.step)
 
     def check(self, loss: float, step: int, patience: int) -> None:
         """Takes its loss on the tune set: keeps its values if it is the lowest yet, and stops after `patience` checks
@@ -106,38 +148,40 @@ class Learner:
         for key, value in self.best.values.items():
             values[key].data.copy_(value)
 
-    def _loss(self, states: States, batch: Batch, task: Task, step: int, runtime: Runtime) -> Tensor:
-        with runtime.seed(self.seed, self.name, step):  # the head's own dropout
-            loss = task.loss(self.head.logits(states if self.joint else states.detach()), batch)
-        self.loss = loss.item()
-        return loss
+    def _loss(self, states: States, batch: Batch, task: Task, part: tuple[int, ...], runtime: Runtime) -> Tensor:
+        with runtime.seed(self.seed, self.name, *part):  # the head's own dropout
+            return task.loss(self.head.logits(states if self.joint else states.detach()), batch)
 
-    def _gather(self, loss: Tensor, batch: Batch, step: int) -> int | None:
-        """Adds the gradient of a batch; the number of the update that is due now, if one is."""
-        if self.share is None:
-            loss.backward()
-            return step
-        (loss * len(batch.index)).backward()  # a sum over windows, until their number is known
-        if step not in self.share.updates:
-            return None
-        number, windows = self.share.updates[step]
-        for parameter in self.named.values():
-            if parameter.grad is not None:
-                parameter.grad /= windows
-        return number
+    def _see(self, what: str, value: Tensor, step: int) -> Tensor:
+        """Notes a loss or a gradient's norm, without waiting for it; 1 if anything so far was not finite."""
+        value = value.detach()
+        broken = (~value.isfinite()).float()
+        self._broken = broken if self._broken is None else torch.maximum(self._broken, broken)
+        self.seen.append(Seen(what, step, value))
+        return self._broken
 
-    def _update(self, number: int, step: int) -> None:
-        norm = nn.utils.get_total_norm([p.grad for p in self.named.values() if p.grad is not None])
-        if norm.isfinite():
-            if self.clip:
-                nn.utils.clip_grads_with_norm_(self.named.values(), self.clip, norm)
-            factor = self.schedule(number)
-            for group in self.optimizer.param_groups:
-                group["lr"] = group["peak"] * factor
-            self.optimizer.step()
-            self.best.moved = True
-        else:
-            self._stop("gradient", norm.item(), step)
+    def _update(self, step: int) -> None:
+        """Makes the update that is due at this step, if one is."""
+        number = step
+        if self.share is not None:
+            if step not in self.share.updates:
+                return
+            number, windows = self.share.updates[step]
+            for parameter in self.named.values():
+                if parameter.grad is not None:
+                    parameter.grad /= windows
+        gradients = [p.grad for p in self.named.values() if p.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
+        if gradients:
+            # An update that the fused kernels leave out by themselves, so that nobody waits to decide it.
+            self.optimizer.found_inf = self._see("gradient", norm, step)  # type: ignore[attr-defined]
+        if self.clip:
+            nn.utils.clip_grads_with_norm_(self.named.values(), self.clip, norm)
+        factor = self.schedule(number)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["peak"] * factor
+        self.optimizer.step()
+        self.best.moved = True
         self.optimizer.zero_grad()
 
     def _stop(self, what: str, value: float, step: int) -> None:
@@ -159,11 +203,13 @@ class Learner:
     def notes(self) -> dict[str, Any]:
         """All plain values that a step changes."""
         best = {"loss": self.best.loss, "step": self.best.step, "misses": self.best.misses, "moved": self.best.moved}
-        return {"seconds": self.seconds, "stopped": self.stopped, "finished": self.finished, "best": best}
+        spent = {"seconds": self.seconds, "flops": self.flops}
+        return {**spent, "stopped": self.stopped, "finished": self.finished, "best": best}
 
     def restore(self, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
         """Restores what `state` and `notes` returned."""
         self.seconds, self.stopped, self.finished = notes["seconds"], notes["stopped"], notes["finished"]
+        self.flops = notes.get("flops")
         self.best = Best(**notes["best"])
         values = self._values()
         for full, value in tensors.items():
@@ -171,14 +217,39 @@ class Learner:
             if kind == "now":
                 values[key].data.copy_(value)
             elif kind == "best":
-                self.best.values[key] = value.clone()
+                self.best.values[key] = _copied(value, values[key])
             elif kind == "grad":
-                self.named[key].grad = value.clone()
+                self.named[key].grad = _copied(value, values[key])
             else:
-                self.optimizer.state[self.named[key]][kind] = value.clone()
+                self.optimizer.state[self.named[key]][kind] = _copied(value, values[key])
 
     def _values(self) -> dict[str, Tensor]:
         return self.named | {f"head.{key}": buffer for key, buffer in self.head.named_buffers()}
+
+
+def _copied(value: Tensor, like: Tensor) -> Tensor:
+    """A copy of a tensor from a file, where `like` lies."""
+    return value.to(like.device, copy=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A value of a step that may still be on its way: a "loss", or the norm of a "gradient"."""
+
+    what: str
+    step: int
+    value: Tensor
+
+
+def fetch_losses(learners: Sequence[Learner]) -> None:
+    """Fetches what learners have seen since the last time, all of it at once, and stops those whose loss or gradient
+    was not finite, at the step it happened."""
+    waiting = [(learner, seen) for learner in learners for seen in learner.seen]
+    if waiting:
+        for (learner, seen), value in zip(waiting, torch.stack([seen.value for _, seen in waiting]).cpu().tolist()):
+            learner.take(seen, value)
+    for learner in learners:
+        learner.seen.clear()
 
 
 @dataclass(slots=True)
@@ -220,9 +291,9 @@ class Share:
         rows = np.flatnonzero(self.seen[batch.index])
         if len(rows) == len(batch.index):
             return states, batch
-        at = torch.from_numpy(rows)
+        at = torch.from_numpy(rows).to(states.layers.device)
         tensors = {key: getattr(batch, key)[at] for key in ("ids", "types", "mask", "targets")}
-        part = dataclasses.replace(batch, index=batch.index[rows], **tensors)
+        part = dataclasses.replace(batch, index=batch.index[rows], full=None, **tensors)
         return States(states.layers.detach()[at], states.mask[at], states.numbers), part
 
 

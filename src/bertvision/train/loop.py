@@ -1,24 +1,32 @@
 """The one training loop. It can be killed at any step and resumes with the same results, bit for bit."""
 
+import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
+from operator import mul
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load, save
+from torch import Tensor
 
+from bertvision.backbone.cpu_kernels import training_kernels
+from bertvision.backbone.flops import NO_FLOPS, Flops, added
 from bertvision.backbone.states import States
 from bertvision.data.batches import Batch, BatchPlan, by_length, collate
 from bertvision.data.windows import Windows
 from bertvision.files import load_tensors, remove, save_tensors
 from bertvision.recipe import BankRecipe, Training
-from bertvision.runtime import CPU, Runtime
+from bertvision.runtime import CPU, Runtime, Timed
 from bertvision.states.store import Source
-from bertvision.train.learner import Learner, Task
+from bertvision.train.learner import Learner, Task, fetch_losses
+from bertvision.train.parts import learn_in_parts
 from bertvision.train.progress import Journal
 
 SNAPSHOT_SHARE = 20  # the next snapshot is written this many times the last one's duration later, at the earliest
@@ -76,32 +84,48 @@ class Plan:
     marks: Collection[int] = ()
 
 
-@dataclass(slots=True)
-class Feed:
+class Feed(Timed):
     """Batches of a set of windows, with their states.
 
-    moves: whether training changes what the source gives. seconds: time spent so far, earlier runs included.
+    moves: whether training changes what the source gives. work: FLOPs per window of giving it.
+    seconds, flops: spent so far, earlier runs included; None: not known.
     """
 
-    windows: Windows
-    source: Source
-    pad: int
-    moves: bool = False
-    seconds: float = 0.0
+    def __init__(
+        self,
+        windows: Windows,
+        source: Source,
+        pad: int,
+        moves: bool = False,
+        seconds: float = 0.0,
+        work: Flops | None = NO_FLOPS,
+        flops: int | None = 0,
+    ) -> None:
+        super().__init__(seconds)
+        self.windows, self.source, self.pad, self.moves = windows, source, pad, moves
+        self.work, self.flops = work, flops
 
     def __call__(self, index: NDArray[np.int64], runtime: Runtime = CPU) -> tuple[Batch, States]:
         """The batch of the windows in `index`."""
-        began = runtime.clock()
-        batch = runtime.to(collate(self.windows, index, self.pad))
-        states = self.source(batch)
-        self.seconds += runtime.clock() - began
-        return batch, states
+        self.flops = added(self.flops, self.work, self.windows.lengths[index])
+        with self.timed(runtime):
+            batch = runtime.to(collate(self.windows, index, self.pad))
+            return batch, self.source(batch)
+
+    def charge(self, other: "Feed") -> None:
+        """Takes over what another feed has spent."""
+        self.seconds += other.seconds
+        self.flops = None if self.flops is None or other.flops is None else self.flops + other.flops
+        other.seconds, other.flops = 0.0, 0
 
 
-def plan_batches(windows: Windows, training: Training, seed: int) -> BatchPlan:
-    """All batches of a training."""
+def plan_batches(
+    windows: Windows, training: Training, seed: int, counted: NDArray[np.int64] | None = None
+) -> BatchPlan:
+    """All batches of a training. counted: (N,) tokens of each window that are read; None: all of them."""
     return BatchPlan(
         windows.lengths,
+        counted=counted,
         epochs=training.epochs,
         batch_size=training.batch_size,
         batch_tokens=training.batch_tokens,
@@ -111,39 +135,61 @@ def plan_batches(windows: Windows, training: Training, seed: int) -> BatchPlan:
 
 def fit(learners: Sequence[Learner], feed: Feed, plan: Plan, runtime: Runtime = CPU) -> None:
     """Trains the learners on the same states, to the end of the plan or until all have stopped; resumes from the
-    snapshot if there is one."""
-    batches, job, task = plan.batches, plan.job, plan.task
+    snapshot if there is one.
+
+    Of several processes, each does a part of every step where training moves the states, else trains some learners.
+    """
+    batches, job = plan.batches, plan.job
+    own = learners if feed.moves else runtime.mine(learners)
     done = _restore(learners, feed, plan)
     tokens = [int(feed.windows.lengths[index].sum()) for index in batches.batches]
     marks = {*plan.marks, len(batches)}
     saved, pause = time.monotonic(), job.snapshot_seconds
-
-    def next_states() -> tuple[Batch, States]:
-        with runtime.seed(job.seed, "backbone", step):  # the backbone's dropout
-            return feed(batches[step], runtime)
-
-    with job.journal.stage(job.stage, sum(tokens), sum(tokens[:done])) as progress:
+    with (
+        runtime.deterministic(job.journal.note),
+        training_kernels(runtime),
+        job.journal.stage(job.stage, sum(tokens), sum(tokens[:done])) as progress,
+    ):
         for step in range(done, len(batches)):
-            with reporting(learners, job.journal):
-                batch, states = next_states()
-                _learn(learners, states, batch, task, step, runtime)
-                if step + 1 in marks:
-                    if feed.moves:
-                        del states  # those of before the update: two batches of states would need twice the memory
-                        with torch.no_grad():
-                            batch, states = next_states()
-                    for learner in learners:
-                        learner.judge(states, batch, task, step + 1, runtime)
-                del states
-            progress.advance(tokens[step], _status(learners, step + 1, len(batches)))
+            with reporting(own, job.journal):
+                _step(own, feed, plan, step, step + 1 in marks, runtime)
+                if step + 1 in marks or (step + 1) % runtime.fetch_steps == 0:
+                    fetch_losses(own)
+            progress.advance(tokens[step], _status(own, step + 1, len(batches)))
             plan.at_step(step + 1)
-            if all(learner.resting for learner in learners):
+            busy = not all(learner.resting for learner in own)
+            due = runtime.is_main and time.monotonic() - saved >= pause and step + 1 < len(batches)
+            busy, due = runtime.any([busy, due])  # all fetch losses at the same steps, and so drop the same heads
+            if not busy:
                 break
-            if time.monotonic() - saved >= pause and step + 1 < len(batches):
+            if due:
                 began = time.monotonic()
-                _save(learners, feed, plan, step + 1)
+                _save(learners, own, feed, plan, step + 1, runtime)
                 saved = time.monotonic()
                 pause = max(job.snapshot_seconds, SNAPSHOT_SHARE * (saved - began)) if job.snapshot_seconds else 0
+
+
+def _step(learners: Sequence[Learner], feed: Feed, plan: Plan, step: int, judged: bool, runtime: Runtime) -> None:
+    """One step of all learners. judged: whether its outcome is checked at once."""
+    index, seed, found = plan.batches[step], plan.job.seed, None
+    _count(learners, feed.windows, index)
+
+    def next_states() -> tuple[Batch, States]:
+        with runtime.seed(seed, "backbone", step):  # the backbone's dropout
+            return feed(index, runtime)
+
+    if feed.moves and runtime.accumulate > 1:
+        learn_in_parts(learners, feed, plan.task, index, step, seed, runtime)
+    else:
+        found = next_states()
+        _learn(learners, found[1], found[0], plan.task, step, runtime)
+    if judged:
+        if found is None or feed.moves:
+            found = None  # those of before the update: two batches of states would need twice the memory
+            with torch.no_grad():
+                found = next_states()
+        for learner in learners:
+            learner.judge(found[1], found[0], plan.task, step + 1, runtime)
 
 
 def _learn(learners: Sequence[Learner], states: States, batch: Batch, task: Task, step: int, runtime: Runtime) -> None:
@@ -152,6 +198,14 @@ def _learn(learners: Sequence[Learner], states: States, batch: Batch, task: Task
         for learner in same:
             learner.learn(own, part, task, step, runtime)
         del own, part  # before the rows of the next share are copied
+
+
+def _count(learners: Sequence[Learner], windows: Windows, index: NDArray[np.int64]) -> None:
+    """Adds the FLOPs of a step to every learner that still learns."""
+    for learner in learners:
+        if not learner.resting:
+            own = index if learner.share is None else index[learner.share.seen[index]]
+            learner.flops = added(learner.flops, learner.work.train, windows.lengths[own])
 
 
 @contextmanager
@@ -172,11 +226,44 @@ def _status(learners: Sequence[Learner], step: int, steps: int) -> dict[str, obj
     return {"step": step, "of": steps, "loss": losses, "learning_rate": rates}
 
 
-def _save(learners: Sequence[Learner], feed: Feed, plan: Plan, step: int) -> None:
+def _save(
+    learners: Sequence[Learner], own: Sequence[Learner], feed: Feed, plan: Plan, step: int, runtime: Runtime
+) -> None:
+    """Writes a snapshot. own: the learners that this process trains."""
+    with reporting(own, plan.job.journal):
+        fetch_losses(own)
+    if not feed.moves:
+        gather_learners(learners, runtime)
+    if runtime.is_main:
+        tensors, notes = _packed(learners)
+        spent = {"feed_seconds": feed.seconds, "feed_flops": feed.flops}
+        about = {"step": step, "identity": plan.job.identity, **spent, "learners": notes}
+        save_tensors(plan.job.snapshot, tensors, about)
+
+
+def gather_learners(learners: Sequence[Learner], runtime: Runtime) -> None:
+    """Brings the learners that other processes train up to date in the main process."""
+    if runtime.world == 1:
+        return
+    tensors, notes = _packed(runtime.mine(learners))
+    plain = {key: value.cpu().contiguous() for key, value in tensors.items()}
+    contents, told = runtime.gather(save(plain)), runtime.gather(json.dumps(notes).encode())
+    for rank, (content, text) in enumerate(zip(contents, told)):
+        if rank:
+            _unpack(learners[rank :: runtime.world], load(content), json.loads(text))
+
+
+def _packed(learners: Sequence[Learner]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+    """All that their steps change: tensors, by number and name, and plain values."""
     tensors = {f"{place}.{key}": v for place, one in enumerate(learners) for key, v in one.state().items()}
-    notes = [learner.notes() for learner in learners]
-    about = {"step": step, "identity": plan.job.identity, "feed_seconds": feed.seconds, "learners": notes}
-    save_tensors(plan.job.snapshot, tensors, about)
+    return tensors, [learner.notes() for learner in learners]
+
+
+def _unpack(learners: Sequence[Learner], tensors: Mapping[str, Tensor], notes: Sequence[Mapping[str, Any]]) -> None:
+    for place, learner in enumerate(learners):
+        prefix = f"{place}."
+        own = {key.removeprefix(prefix): v for key, v in tensors.items() if key.startswith(prefix)}
+        learner.restore(own, notes[place])
 
 
 def _restore(learners: Sequence[Learner], feed: Feed, plan: Plan) -> int:
@@ -187,11 +274,8 @@ def _restore(learners: Sequence[Learner], feed: Feed, plan: Plan) -> int:
     if about.get("identity") != plan.job.identity:
         plan.job.journal.note(f"{plan.job.snapshot.name} belongs to other data or settings and is not used")
         return 0
-    for place, learner in enumerate(learners):
-        prefix = f"{place}."
-        own = {key.removeprefix(prefix): v for key, v in tensors.items() if key.startswith(prefix)}
-        learner.restore(own, about["learners"][place])
-    feed.seconds = about["feed_seconds"]
+    _unpack(learners, tensors, about["learners"])
+    feed.seconds, feed.flops = about["feed_seconds"], about.get("feed_flops")
     plan.job.journal.note(f"going on at step {about['step']} of {len(plan.batches)}")
     return int(about["step"])
 
@@ -215,9 +299,10 @@ class EarlyStop:
     prune: Prune | None = None
     runtime: Runtime = CPU
 
-    def check(self, step: int) -> float:
-        """Checks every learner that still learns; the seconds of the feed."""
-        before = self.feed.seconds
+    def check(self, step: int) -> None:
+        """Checks every learner that still learns."""
+        with reporting(self.learners, self.journal):
+            fetch_losses(self.learners)
         learning = [learner for learner in self.learners if not learner.resting]
         with reporting(learning, self.journal):
             losses = self._losses(learning)
@@ -228,32 +313,29 @@ class EarlyStop:
                 for learner in learning:
                     if not learner.resting:
                         learner.finished = pruned.get(learner.name, "")
-        return self.feed.seconds - before
-
-    def take_best(self) -> dict[str, dict[str, float]]:
-        """Restores the best values of every learner, where they were kept; {name: the step and the loss of that}."""
-        for learner in self.learners:
-            learner.take_best()
-        seen = [learner for learner in self.learners if learner.best.step >= 0]
-        return {learner.name: {"step": learner.best.step, "loss": learner.best.loss} for learner in seen}
 
     @torch.no_grad()
     def _losses(self, learners: Sequence[Learner]) -> dict[str, float]:
         """The mean loss of each learner over all windows, in eval mode."""
-        windows, clock = self.feed.windows, self.runtime.clock
-        sums = {learner.name: 0.0 for learner in learners}
+        windows = self.feed.windows
+        batches = by_length(windows.lengths, self.recipe.batch_tokens) if learners else []
+        found: list[list[Tensor]] = [[] for _ in learners]  # by learner and batch
         for learner in learners:
             learner.head.eval()
-        for index in by_length(windows.lengths, self.recipe.batch_tokens):
+        for index in batches:
             batch, states = self.feed(index, self.runtime)
-            for learner in learners:
-                began = clock()
-                sums[learner.name] += self.task.loss(learner.head.logits(states), batch).item() * len(index)
-                learner.seconds += clock() - began
+            for learner, losses in zip(learners, found):
+                with learner.timed(self.runtime):
+                    losses.append(self.task.loss(learner.head.logits(states), batch))
+                learner.flops = added(learner.flops, learner.work.forward, windows.lengths[index])
             del states  # before the next batch's are made
         for learner in learners:
             learner.head.train()
-        return {name: total / max(1, len(windows)) for name, total in sums.items()}
+        if not batches:
+            return {learner.name: 0.0 for learner in learners}
+        sizes = [len(index) for index in batches]
+        totals = [sum(map(mul, row, sizes)) for row in torch.stack([torch.stack(one) for one in found]).cpu().tolist()]
+        return {learner.name: total / max(1, len(windows)) for learner, total in zip(learners, totals)}
 
 
 def check_steps(plan: BatchPlan, epochs: float, checks: int) -> set[int]:

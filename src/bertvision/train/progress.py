@@ -3,7 +3,7 @@
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -16,9 +16,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from bertvision.errors import UserError
+from bertvision.recipe import has_heads
 from bertvision.train.run_dir import RunDir
 
-LOG_SECONDS = 2.0  # at most one line in log.jsonl per this time
+LOG_SECONDS = 2.0  # at most one line in log.jsonl per this time,
+LOG_LINES = 50  # but no fewer than this many per stage, for its curve of losses
 LINE_SECONDS = 30.0  # and one printed line where there is no terminal
 POINT_SECONDS = 0.5  # and one point of a TensorBoard curve: it costs a fraction of a millisecond
 
@@ -88,12 +90,12 @@ class Agenda:
         """Of all stages; None before anything was measured. The current one is extrapolated from its own speed."""
         if not any(seconds > 0 and tokens for tokens, seconds in self.spent.values()):
             return None
-        left = sum(stage.tokens / self._rate(stage.kind) for stage in self.stages if not stage.done)
+        left = sum(stage.tokens / self.rate(stage.kind) for stage in self.stages if not stage.done)
         if self.current is None:
             return left
         now, (tokens, seconds) = self.current, self.own
-        rate = tokens / seconds if tokens and seconds > 0 else self._rate(now.kind)
-        return left - now.tokens / self._rate(now.kind) + max(0, now.tokens - self.seen) / rate
+        rate = tokens / seconds if tokens and seconds > 0 else self.rate(now.kind)
+        return left - now.tokens / self.rate(now.kind) + max(0, now.tokens - self.seen) / rate
 
     def outlook(self) -> str:
         """`2 of 9 · next: heads on epoch 0.3, seed 1 · about 6 min left in all`; empty where nothing is planned."""
@@ -108,7 +110,7 @@ class Agenda:
             words.append(f"about {duration(left)} left in all")
         return " · ".join(words)
 
-    def _rate(self, kind: Kind) -> float:
+    def rate(self, kind: Kind) -> float:
         """Tokens per second: as measured, or in proportion to what was measured last."""
         measured = {one: tokens / seconds for one, (tokens, seconds) in self.spent.items() if tokens and seconds > 0}
         if kind in measured:
@@ -151,7 +153,7 @@ def planned_stages(run: RunDir, tokens: Mapping[str, int]) -> list[Planned]:
         tuned = all(run.checkpoint(seed, epoch).is_dir() for epoch in run.epochs)
         found.append(Planned(tuning_stage(seed), "tuning", round(recipe.finetune.epochs * tokens["train"]), tuned))
         for epoch in run.epochs:
-            if recipe.heads and recipe.bank.feed == "after":
+            if has_heads(recipe, epoch) and recipe.bank.feed == "after":
                 trained = run.bank(seed, epoch).exists()
                 passes = round(recipe.bank.epochs * tokens["train"])
                 found.append(Planned(heads_stage(epoch, seed), "heads", passes, trained))
@@ -177,6 +179,7 @@ class Stage:
 
     def advance(self, tokens: int, status: Mapping[str, Any] | None = None) -> None:
         """Reports `tokens` more tokens done; status goes into the log, and its losses onto the bar."""
+        before = self.done * LOG_LINES // max(1, self.total)
         self.done += tokens
         now, status = time.monotonic(), status or {}
         finished = self.done >= self.total
@@ -185,7 +188,7 @@ class Stage:
         if self.journal.scalars is not None and status:
             self.journal.scalars.learning(self.name, status, self.rate, finished)
         share = self.done / max(1, self.total)
-        if now - self.logged >= LOG_SECONDS or finished:
+        if now - self.logged >= LOG_SECONDS or finished or self.done * LOG_LINES // max(1, self.total) > before:
             self.logged = now
             self.journal.log(self.name, share=round(share, 4), tokens_per_second=round(self.rate), **status)
         losses = status.get("loss")
@@ -217,14 +220,14 @@ class Journal:
     def stage(self, name: str, total: int, done: int = 0) -> Iterator[Stage]:
         """A stage of `total` tokens, of which `done` were done earlier."""
         self.agenda.begin(name, self.part, total, done)
-        with self._view() as bar:
+        with self.view() as bar:
             yield Stage(self, name, total, done, bar)
         self.agenda.end()
         if self.scalars is not None:
             self.scalars.close()
 
     @contextmanager
-    def _view(self) -> Iterator[Progress | None]:
+    def view(self) -> Iterator[Progress | None]:
         """On a terminal the bar of a stage and, while it runs, the outlook of the whole run under it."""
         if self.quiet or not self.console.is_terminal:
             yield None
@@ -270,19 +273,22 @@ class Journal:
 
 
 class Scalars:
-    """TensorBoard event files under `directory`, one folder per stage of a run.
+    """TensorBoard event files under `directory`, one folder per stage of a run; or what another writer makes of them.
 
     A stage that resumes after a kill continues its curves: points past the step it resumes from are removed.
     """
 
-    def __init__(self, directory: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise UserError(
-                'TensorBoard is not installed; `pip install "bertvision[tensorboard]"`, or leave out --tensorboard'
-            ) from None
-        self.directory, self._make = directory, SummaryWriter
+    def __init__(self, directory: Path, writer: Callable[..., Any] | None = None) -> None:
+        """writer: called with a folder and `purge_step`, as TensorBoard's."""
+        made: Any = writer
+        if made is None:
+            try:
+                from torch.utils.tensorboard import SummaryWriter as made
+            except ImportError:
+                raise UserError(
+                    'TensorBoard is not installed; `pip install "bertvision[tensorboard]"`, or leave out --tensorboard'
+                ) from None
+        self.directory, self._make = directory, made
         self._writer: Any = None  # of the current stage
         self._stage, self._written = "", 0.0
 

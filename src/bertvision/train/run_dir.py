@@ -3,7 +3,8 @@
 RUN/ recipe.toml, study.json (facts), log.jsonl, metrics.json (all score rows), comparisons.json, greedy.json,
 ensemble.json, analysis.json, report.*, reader/, states/, search/; per seed: seed-N/ checkpoint-E/,
 heads-E.safetensors, heads-E@K.safetensors, predictions/E/SPLIT/ (ENSEMBLE.json, logits.safetensors), scores-E.json,
-sets-E.json. A run with variants holds a run for each: RUN/VARIANT/.
+sets-E.json. A run with variants holds a run for each: RUN/VARIANT/. Cells that are done by processes of their own
+leave log and facts in .cells/ID/ until the run is completed.
 """
 
 import hashlib
@@ -24,8 +25,8 @@ from bertvision import __version__
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import Ensemble
 from bertvision.evaluate.score import Cost, Score
-from bertvision.files import read_json, write_json
-from bertvision.recipe import Recipe, load_recipe, reached
+from bertvision.files import read_json, read_sealed, remove, sealed, write_json, write_text
+from bertvision.recipe import Recipe, load_recipe, reached, to_toml
 from bertvision.train.contents import Contents, read_contents
 
 __all__ = ["Contents", "Cost", "RunDir", "Score", "file_name"]
@@ -55,13 +56,19 @@ def _short(name: str) -> str:
 
 
 class RunDir:
-    """The files of a run. Nothing is read before it is asked for. recipe: what recipe.toml is going to hold."""
+    """The files of a run. Nothing is read before it is asked for. recipe: what recipe.toml is going to hold.
 
-    def __init__(self, path: Path, recipe: Recipe | None = None) -> None:
+    cell: the id of the only cell that this process works on, while others may work on others: what is the run's as a
+    whole is then left alone, and log and facts are kept apart until `gather`.
+    """
+
+    def __init__(self, path: Path, recipe: Recipe | None = None, cell: str = "") -> None:
         self.path, self._recipe = path, recipe
         self.recipe_file = path / "recipe.toml"
-        self.facts_file = path / "study.json"
-        self.log_file = path / "log.jsonl"
+        self.cells, self.apart = path / ".cells", bool(cell)
+        notes = self.cells / cell.replace("/", ",") if cell else path
+        self.facts_file = notes / "study.json"
+        self.log_file = notes / "log.jsonl"
         self.metrics_file = path / "metrics.json"
         self.comparisons_file = path / "comparisons.json"
         self.greedy_file = path / "greedy.json"
@@ -103,7 +110,7 @@ class RunDir:
         bank = self.recipe().bank
         ages = [None, *sorted({float(f"{age:g}") for age in bank.checkpoints if age < bank.epochs})]
         paths = {age: self.bank(seed, epoch, age) for age in ages}
-        return {age: path for age, path in paths.items() if path.is_file()}
+        return {age: path for age, path in paths.items() if path.exists()}
 
     def predictions(self, seed: int, epoch: float, split: str) -> Path:
         """The directory of the predictions for a split."""
@@ -127,8 +134,12 @@ class RunDir:
 
     def recipe(self) -> Recipe:
         if self._recipe is None:
+            read_sealed(self.recipe_file, "recipe", "restore it")
             self._recipe = load_recipe(self.recipe_file)
         return self._recipe
+
+    def write_recipe(self, recipe: Recipe) -> None:
+        write_text(self.recipe_file, sealed(to_toml(recipe)), durable=True)
 
     @property
     def epochs(self) -> list[float]:
@@ -154,6 +165,23 @@ class RunDir:
         """Adds facts; a value of None removes one."""
         known = (self.facts() or _environment()) | values
         write_json(self.facts_file, {key: value for key, value in known.items() if value is not None})
+
+    def gather(self) -> None:
+        """Takes over logs and facts of cells that were done apart. No process may be at work on a cell."""
+        for notes in sorted(self.cells.glob("*/")):
+            if (log := notes / "log.jsonl").is_file():
+                with self.log_file.open("ab") as file:
+                    file.write(log.read_bytes())
+            if not (notes / "study.json").is_file():
+                continue
+            known, found = self.facts(), read_json(notes / "study.json", "study file")
+            dropped = [*known.get("dropped", []), *found.get("dropped", [])]
+            dropped = [one for place, one in enumerate(dropped) if one not in dropped[:place]]
+            peak = max(one.get("peak", {}).get("memory_gib", 0.0) for one in (known, found))
+            began = min((one for one in (known, found) if one), key=lambda one: one.get("started", "~"))
+            first = {key: began[key] for key in ("started", "command") if key in began}
+            self.add_facts(**known | found | first | {"peak": {"memory_gib": peak}, "dropped": dropped or None})
+        remove(self.cells)
 
     @property
     def peak(self) -> float:
@@ -181,7 +209,7 @@ class RunDir:
     def scored(self) -> list[Cell]:
         """The (seed, epoch) of the recipe that have scores."""
         cells = [(seed, epoch) for seed in self.recipe().seeds for epoch in self.epochs]
-        return [cell for cell in cells if self.scores_file(*cell).is_file()]
+        return [cell for cell in cells if self.scores_file(*cell).exists()]
 
     def cell(self, epoch: float | None = None, seed: int | None = None) -> Cell:
         """A scored (seed, epoch): the first seed of the recipe and the last epoch that has scores, unless named."""
@@ -217,7 +245,7 @@ class RunDir:
 
     def _described(self, path: Path, key: str = "") -> list[Score]:
         """Rows of a file that describes ensembles; none if there is no such file."""
-        if not path.is_file():
+        if not path.exists():
             return []
         found = read_json(path, "file of ensembles")
         tables = found.get(key) if key and isinstance(found, dict) else [found]
@@ -225,9 +253,9 @@ class RunDir:
             raise UserError(f"{path}: not a file of ensembles; delete it to have it made again")
         return [row for one in tables for row in read_rows(one.get("test"), str(path))]
 
-    def comparisons(self) -> list[dict[str, Any]]:
-        """Differences to the backbone with their intervals."""
-        return read_json(self.comparisons_file, "file of comparisons")["comparisons"]
+    def comparisons(self, which: str = "comparisons") -> list[dict[str, Any]]:
+        """Differences to the backbone with their intervals, or (`equal_cost`) to the backbone of equal cost."""
+        return read_json(self.comparisons_file, "file of comparisons")[which]
 
     def analysis(self) -> dict[str, Any]:
         return read_json(self.analysis_file, "analysis")
@@ -235,7 +263,7 @@ class RunDir:
     def write_metrics(self) -> list[Score]:
         """Writes metrics.json anew from the rows of all cells."""
         rows = self.rows()
-        write_json(self.metrics_file, [row.to_json() for row in rows])
+        write_json(self.metrics_file, [row.to_json() for row in rows], durable=True)
         return rows
 
     def contents(self) -> Contents:

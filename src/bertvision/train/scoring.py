@@ -8,18 +8,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load, save
 from torch import Tensor
 
 from bertvision.backbone.backbone import Backbone
-from bertvision.backbone.states import States, together
+from bertvision.backbone.flops import added, encoder_work, head_work
+from bertvision.backbone.states import together
 from bertvision.data.batches import Batch, by_length, collate
+from bertvision.data.windows import Windows
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import Ensemble, How, Member
 from bertvision.evaluate.ragged import Ragged
-from bertvision.evaluate.score import WEIGHT_BYTES, Cost, Score, join_costs
+from bertvision.evaluate.score import WEIGHT_BYTES, Cost, Score, join_costs, total_flops
 from bertvision.heads import Head
 from bertvision.recipe import EvaluateRecipe, Recipe
-from bertvision.states.store import live
+from bertvision.runtime import Runtime
+from bertvision.states.store import Source, live
 from bertvision.tasks import Dataset, Task
 from bertvision.train.bank import HeadBank, unique_names
 from bertvision.train.finetune import Checkpoint
@@ -63,14 +67,21 @@ def load_members(run: RunDir, task: Task, seed: int, epoch: float, onto: Backbon
     moved = sum(p.numel() for p in backbone.model.parameters() if p.requires_grad) + head.parameter_count()
     disk, tuning = (checkpoint.directory / "backbone.safetensors").stat().st_size, float(about["seconds"])
 
-    def cost(one: Head, trained: int, seconds: float) -> Cost:
+    def cost(one: Head, trained: int, notes: Mapping[str, Any], called: str = "") -> Cost:
         own = one.parameter_count()
-        parts = (round(tuning, 3), round(seconds, 3), round(tuning + seconds, 3))
-        return Cost(trained, total + own, *parts, disk + WEIGHT_BYTES * own)
+        spent: dict[str, Any] = {}
+        for unit, tuned in (("seconds", round(tuning, 3)), ("flops", about.get("flops"))):
+            feed, alone = notes.get(f"feed_{unit}"), notes.get(unit, {}).get(called)
+            feed = None if feed is None else round(feed, 3)
+            head = None if feed is None or alone is None else round(feed + alone, 3)
+            whole = None if tuned is None or head is None else round(tuned + head, 3)
+            spent |= {f"tuning_{unit}": tuned, f"feed_{unit}": feed, f"head_{unit}": head, f"train_{unit}": whole}
+        return Cost(trained, total + own, disk_bytes=disk + WEIGHT_BYTES * own, **spent)
 
     member = Member("", seed, epoch)
     heads, specs = {member: head}, {member: about["head"]}
-    costs = {member: cost(head, moved if about["step"] else 0, 0.0)}  # at step 0 nothing was trained
+    nothing = {"feed_seconds": 0.0, "seconds": {"": 0.0}, "feed_flops": 0, "flops": {"": 0}}
+    costs = {member: cost(head, moved if about["step"] else 0, nothing)}  # at step 0 nothing was trained
     dropped: dict[Member, str] = {}
     for age, path in run.banks(seed, epoch).items():
         bank, notes = HeadBank.load(path)
@@ -80,7 +91,7 @@ def load_members(run: RunDir, task: Task, seed: int, epoch: float, onto: Backbon
                 dropped |= {} if age is not None else {member: notes["stopped"][called]}
                 continue
             heads[member], specs[member] = one, entry
-            costs[member] = cost(one, one.parameter_count(), notes["feed_seconds"] + notes["seconds"][called])
+            costs[member] = cost(one, one.parameter_count(), notes, called)
     return Loaded(backbone, heads, costs, specs, about, dropped)
 
 
@@ -104,16 +115,15 @@ def check_names(recipe: Recipe) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What one pass gave: predictions of each ensemble, and the seconds each would have needed alone.
-
-    logits: of each member, where they were to be kept: windows one after the other, see `Ragged`.
-    dropped: why members are missing; ensembles with them are missing too.
-    """
+    """What one pass gave: predictions of each ensemble, and the seconds and FLOPs each would have needed alone. logits:
+    of members, where kept, see `Ragged`. dropped: why members are missing; ensembles with them are missing too."""
 
     predictions: dict[Ensemble, Any]
     seconds: dict[Ensemble, float]
     logits: dict[Member, Tensor] = field(default_factory=dict)
     dropped: dict[Member, str] = field(default_factory=dict)
+    flops: dict[Ensemble, int | None] = field(default_factory=dict)
+    losses: dict[Member, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,24 +148,70 @@ def predict(
 ) -> Pass:
     """Predictions of all ensembles. States live no longer than their batch, logits until they are decoded.
 
+    Processes compute the logits of batches in turns; the main one decodes them in the order of a single process, and
+    in others there are no predictions. Seconds are added up over processes.
+
     A head whose logits are not finite is dropped, with a note; for the backbone's own that is an error.
-    keep: whether the members' logits are kept.
+    keep: whether the members' logits are kept, and their losses taken: the set must have targets.
     """
-    needed = {member: heads[member].eval() for one in ensembles for member in one.members}
+    runtime = backbone.runtime
+    needed = {member: runtime.to(heads[member].eval()) for one in ensembles for member in one.members}
     reads = together((head.reads for head in needed.values()), backbone.layers)
     source = live(backbone, reads, "cls" if all(head.positions == "cls" for head in needed.values()) else "all")
     scorers = _Scorers(needed, ensembles, dataset, setting, keep)
     windows = dataset.windows
+    batches = by_length(windows.lengths, setting.options.batch_tokens)
     with setting.journal.stage(stage, int(windows.lengths.sum())) as progress:
-        for index in by_length(windows.lengths, setting.options.batch_tokens):
-            began = clock()
-            batch = collate(windows, index, backbone.pad)
-            states = source(batch)
-            scorers.shared += clock() - began
-            scorers.take(batch, states)
-            del states  # before those of the next batch are made
-            progress.advance(batch.tokens)
-    return scorers.finish()
+        for first in range(0, len(batches), runtime.world):
+            turn = [collate(windows, index, backbone.pad) for index in batches[first : first + runtime.world]]
+            own = [_look(batch, source, needed, runtime) for batch in turn[runtime.rank :][:1]]
+            for batch, looked in zip(turn, own if runtime.world == 1 else _gathered(own, runtime)):
+                scorers.take(batch, looked)
+                progress.advance(batch.tokens)
+    found = scorers.finish() if runtime.is_main else Pass({}, {})
+    dropped = runtime.tell([(place, found.dropped.get(member, "")) for place, member in enumerate(needed)])
+    members = list(needed)
+    found = replace(found, dropped={members[place]: why for place, why in dropped if why})
+    return replace(found, flops={one: _flops(backbone, one, heads, windows) for one in found.predictions})
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """Logits of a batch by member, on the CPU; and the seconds of the states, then of each member."""
+
+    logits: list[Tensor]
+    seconds: list[float]
+
+
+def _look(batch: Batch, source: Source, heads: Mapping[Member, Head], runtime: Runtime) -> _Looked:
+    began = clock()
+    states = source(batch)
+    runtime.synchronize()
+    seconds, logits = [clock() - began], []
+    for head in heads.values():
+        began = clock()
+        logits.append(head.logits(states).cpu())  # what follows is done there
+        seconds.append(clock() - began)
+    return _Looked(logits, seconds)
+
+
+def _gathered(own: Sequence[_Looked], runtime: Runtime) -> list[_Looked]:
+    """What the processes have looked at, by rank; only in the main one. own: nothing, where there were too few."""
+    content = b""
+    for one in own:
+        tensors = {f"{place:06d}": logits.contiguous() for place, logits in enumerate(one.logits)}
+        content = save(tensors | {"seconds": torch.tensor(one.seconds, dtype=torch.float64)})
+    found = [load(each) for each in runtime.gather(content) if each]
+    seconds = [each.pop("seconds").tolist() for each in found]
+    return [_Looked([each[key] for key in sorted(each)], spent) for each, spent in zip(found, seconds)]
+
+
+def _flops(backbone: Backbone, one: Ensemble, heads: Mapping[Member, Head], windows: Windows) -> int | None:
+    """Of predicting a set with an ensemble: the encoder once, and every head."""
+    shape = backbone.layers, backbone.width
+    reads = together((heads[member].reads for member in one.members), backbone.layers)
+    works = [encoder_work(backbone.model, reads), *(head_work(heads[member], *shape) for member in one.members)]
+    return total_flops(added(0, work.forward, windows.lengths) for work in works)
 
 
 class _Scorers:
@@ -169,23 +225,28 @@ class _Scorers:
         setting: Setting,
         keep: bool,
     ) -> None:
-        self.heads, self.ensembles, self.task, self.journal = heads, list(ensembles), setting.task, setting.journal
+        self.heads, self.members, self.ensembles = dict(heads), list(heads), list(ensembles)  # less what is dropped
+        self.task, self.journal = setting.task, setting.journal
         self.collectors = {one: setting.task.collector(dataset, setting.options) for one in ensembles}
         starts = dataset.windows.starts if self.task.per_token else np.arange(len(dataset.windows) + 1)
         self.normalise = self.task.decodes_probabilities(setting.options.decoding)
+        self.windows = len(dataset.windows)
         self.kept = {member: Ragged(starts, self.task.outputs) for member in heads} if keep else {}
         self.head_seconds = dict.fromkeys(heads, 0.0)
         self.log_seconds = dict.fromkeys(heads, 0.0)  # of log-probabilities, which a single member does not need
         self.own_seconds = dict.fromkeys(self.collectors, 0.0)  # of blending and decoding
         self.shared = 0.0
+        self.losses = dict.fromkeys(self.kept, 0.0)  # sums over windows
         self.dropped: dict[Member, str] = {}
 
-    def take(self, batch: Batch, states: States) -> None:
-        logits: dict[Member, Tensor] = {}
+    def take(self, batch: Batch, looked: _Looked) -> None:
+        self.shared += looked.seconds[0]
+        logits = {member: found for member, found in zip(self.members, looked.logits) if member in self.heads}
         logs: dict[Member, Tensor] = {}
-        for member, head in list(self.heads.items()):
-            with _timed(self.head_seconds, member):
-                logits[member] = head.logits(states)
+        for member, seconds in zip(self.members, looked.seconds[1:]):
+            if member not in self.heads:
+                continue
+            self.head_seconds[member] += seconds
             if not logits[member].isfinite().all():
                 self._drop(member)
                 continue
@@ -194,6 +255,7 @@ class _Scorers:
             if member in self.kept:
                 own = logits[member]
                 self.kept[member].add(batch.index, own[batch.mask] if self.task.per_token else own)
+                self.losses[member] += float(self.task.loss(own, batch)) * len(batch.index)
         for one in self.ensembles:
             with _timed(self.own_seconds, one):
                 alone = len(one.members) == 1 and not self.normalise
@@ -217,7 +279,8 @@ class _Scorers:
             )
             seconds[one] = self.shared + own + self.own_seconds[one]
         logits = {member: self.kept[member].values for member in self.heads if member in self.kept}
-        return Pass(predictions, seconds, logits, self.dropped)
+        losses = {member: round(self.losses[member] / max(self.windows, 1), 4) for member in logits}
+        return Pass(predictions, seconds, logits, self.dropped, losses=losses)
 
     def _drop(self, member: Member) -> None:
         if member.kind == "backbone":
@@ -239,15 +302,14 @@ def _timed(seconds: dict[Any, float], key: Any) -> Iterator[None]:
 def score_rows(
     costs: Mapping[Member, Cost], found: Pass, task: Task, dataset: Dataset, tuned: Mapping[Ensemble, float]
 ) -> Iterator[Score]:
-    """Score rows of a pass over `dataset`: every ensemble at the thresholds its task reports.
-
-    tuned: thresholds chosen elsewhere; an ensemble without one is scored at zero alone.
-    """
+    """Score rows of a pass over `dataset`: every ensemble at the thresholds its task reports. tuned: thresholds chosen
+    elsewhere; an ensemble without one is scored at zero alone."""
     for one, predictions in found.predictions.items():
         seconds = found.seconds[one]
         speed = round(1000 * seconds / max(len(dataset.records), 1), 4)
         joined = join_costs({member: costs[member] for member in one.members})
-        cost = replace(joined, infer_seconds=round(seconds, 3), ms_per_question=speed)
+        flops = found.flops.get(one)
+        cost = replace(joined, infer_seconds=round(seconds, 3), ms_per_question=speed, infer_flops=flops)
         for origin, threshold in task.thresholds(tuned.get(one, 0.0)):
             if origin != "tune" or one in tuned:
                 metrics = task.scores(predictions, dataset, threshold)
@@ -274,12 +336,15 @@ def report_rows(
         source[replace(best, chosen="best")] = best
     reported = {one: test.predictions[pair] for one, pair in source.items()}
     seconds = {one: test.seconds[pair] for one, pair in source.items()}
+    flops = {one: test.flops.get(pair) for one, pair in source.items()}
     thresholds = {one: tuned[pair] for one, pair in source.items()}
     rows = []
-    for row in score_rows(loaded.costs, Pass(reported, seconds), task, data["test"], thresholds):
+    for row in score_rows(loaded.costs, Pass(reported, seconds, flops=flops), task, data["test"], thresholds):
         pair, more = source[row.ensemble], {}
         if "also" in passes:
             scores = task.scores(passes["also"].predictions[pair], data["also"], row.threshold)
             more = {metric: scores[metric] for metric in task.metrics}
-        rows.append(replace(row, tune=on_tune[pair], also=more))
+        loss = test.losses.get(pair.members[0]) if pair.is_single else None
+        metrics = row.metrics if loss is None else row.metrics | {"loss": loss}
+        rows.append(replace(row, metrics=metrics, tune=on_tune[pair], also=more))
     return rows, reported

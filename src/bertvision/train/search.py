@@ -49,6 +49,8 @@ class Search:
             raise UserError("heads: there are none to vary; add [[heads]] with a kind to the recipe")
         if self.recipe.bank.feed == "along":
             raise UserError('bank.feed: a search trains its heads on a finished checkpoint; set it to "after"')
+        if study.runtime.world > 1:
+            raise UserError("search: runs in one process; start it without torchrun")
         self._feeds: dict[str, Feeds] = {}
 
     @property
@@ -67,8 +69,9 @@ class Search:
         self._settle()
         self._plan()
         self.study.tune(self.seed)
-        number = 0
-        while (found := self._round(number)).trials:
+        number = first = 0
+        while (found := self._round(number, first)).trials:
+            first = found.trials[-1].number + 1
             if found.trials[-1].number >= len(self.trials):
                 self._train(found)
                 self._score(found)
@@ -79,16 +82,19 @@ class Search:
         remove(self.directory / STATES)
         return self.trials.rows(self.metric)
 
-    def _round(self, number: int) -> "Round":
-        """A round as it was begun, or a new one if there is to be another."""
+    def _round(self, number: int, first: int) -> "Round":
+        """A round as it was begun, or a new one if there is to be another. first: its first trial."""
         path = self.directory / f"round-{number}.json"
         if path.is_file():
             return Round.read(path)
+        if len(self.trials) > first:
+            raise UserError(f"{path}: is gone; delete {self.directory} to search again")
         asked = self.trials.ask(min(self.size, self.wanted - len(self.trials)))
         if not asked and len(self.trials) < self.wanted:
             self.journal.note(f"search: after {len(self.trials)} trials there is nothing new left to try")
         found = Round(path, asked)
         if asked:
+            found.bank.unlink(missing_ok=True)  # of a round whose file is gone
             found.write()
         return found
 
@@ -97,7 +103,10 @@ class Search:
         if found.bank.exists():
             return
         data = self.study.data
-        last = len(plan_batches(data["train"].windows, self.recipe.bank, self.seed))
+        heads = HeadBank([trial.head for trial in found.trials], **head_shape(self.backbone, self.task), seed=self.seed)
+        feeds = self._feeds_of(heads)
+        windows = data["train"].windows
+        last = len(plan_batches(windows, self.recipe.bank, self.seed, feeds.selection.lengths(windows)))
 
         def prune(step: int, losses: Mapping[str, float]) -> dict[str, str]:
             found.losses[step] = dict(losses)
@@ -108,9 +117,8 @@ class Search:
             found.write()
             return {name: found.pruned[name] for name in behind}
 
-        heads = HeadBank([trial.head for trial in found.trials], **head_shape(self.backbone, self.task), seed=self.seed)
         job = dataclasses.replace(self._job(found), identity=_digest(self.study.identity, heads.entries))
-        train_bank(heads, self._feeds_of(heads), self.task, data["train"], job, tune=data["tune"], prune=prune)
+        train_bank(heads, feeds, self.task, data["train"], job, tune=data["tune"], prune=prune)
 
     def _job(self, found: "Round") -> Job:
         seconds, name = self.recipe.snapshot_seconds, found.name if found.trials else ""
@@ -223,7 +231,7 @@ class Round:
 
     def write(self) -> None:
         trials = [dataclasses.asdict(trial) for trial in self.trials]
-        write_json(self.path, {"trials": trials, "losses": self.losses, "pruned": self.pruned})
+        write_json(self.path, {"trials": trials, "losses": self.losses, "pruned": self.pruned}, durable=True)
 
     @property
     def name(self) -> str:

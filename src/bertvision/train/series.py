@@ -6,8 +6,9 @@ from typing import Any
 
 from bertvision import toml
 from bertvision.errors import UserError
-from bertvision.files import claim, write_text
-from bertvision.recipe import Recipe, from_table, load_recipe, to_toml
+from bertvision.files import claim
+from bertvision.recipe import Recipe, from_table, load_recipe
+from bertvision.runtime import is_main
 from bertvision.train.compare import join_comparisons
 from bertvision.train.progress import Agenda, Journal, planned_stages
 from bertvision.train.run_dir import RunDir, file_name
@@ -20,7 +21,8 @@ class Series:
 
     def __init__(self, recipe: Recipe, directory: Path, *, quiet: bool = False) -> None:
         self.recipe, self.directory, self.run_dir = recipe, directory, RunDir(directory, recipe)
-        self.journal = Journal(self.run_dir.log_file, quiet=quiet)
+        main = is_main()
+        self.journal = Journal(self.run_dir.log_file if main else None, quiet=quiet or not main)
         self.variants = {
             name: Study(variant, directory / file_name(name, "variants"), quiet=quiet)
             for name, variant in variant_recipes(recipe).items()
@@ -41,10 +43,12 @@ class Series:
         for name, study in self.variants.items():
             self.journal.say(f"{name}:")
             study.run()
-            self.run_dir.write_metrics()
-            join_comparisons(self.run_dir)
-        self.run_dir.note_peak(max(study.run_dir.peak for study in self.studies))
-        self.run_dir.finish()
+            if is_main():
+                self.run_dir.write_metrics()
+                join_comparisons(self.run_dir, {each: one.stored for each, one in self.variants.items()})
+        if is_main():
+            self.run_dir.note_peak(max(study.run_dir.peak for study in self.studies))
+            self.run_dir.finish()
         return self.rows()
 
     def plan(self) -> None:
@@ -61,15 +65,25 @@ class Series:
 
     def begin(self) -> None:
         """Claims the directory. One that holds another run is refused, and so is one whose variants were others."""
+        if is_main():
+            self._claim()
+        self.studies[0].runtime.wait()
+
+    def _claim(self) -> None:
+        self.refuse_other()
+        claim(self.directory)
+        self.run_dir.gather()
+        self.run_dir.write_recipe(self.recipe)
+        self.run_dir.start(self.finished)
+        self.run_dir.add_facts(variants={name: study.directory.name for name, study in self.variants.items()})
+
+    def refuse_other(self) -> None:
+        """UserError if the directory, or that of a variant, holds a run of another recipe."""
         path = self.run_dir.recipe_file
         if path.is_file() and not load_recipe(path).variants:
             raise UserError(f"{self.directory}: holds a run without variants; choose another --out, or delete it")
         for study in self.studies:
             study.refuse_other()
-        claim(self.directory)
-        write_text(path, to_toml(self.recipe))
-        self.run_dir.start(self.finished)
-        self.run_dir.add_facts(variants={name: study.directory.name for name, study in self.variants.items()})
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows of all variants done so far, each with its `variant`."""

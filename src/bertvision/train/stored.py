@@ -3,17 +3,22 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from bertvision.backbone.loading import tokenizer_of
+from bertvision.devices import find_precision
 from bertvision.errors import UserError
 from bertvision.evaluate.bootstrap import Points
 from bertvision.evaluate.ensemble import Ensemble
 from bertvision.files import load_tensors, read_json, write_json
+from bertvision.recipe import FinetuneRecipe
+from bertvision.runtime import Runtime, start_runtime
 from bertvision.tasks import TASKS, Dataset, Task
+from bertvision.train.progress import Journal
 from bertvision.train.run_dir import Cell, RunDir
 from bertvision.train.scoring import Loaded, load_members
 
@@ -79,7 +84,7 @@ class Stored:
         if split == "test" and self._kept and self._kept[0] == cell and ensemble in self._kept[1]:
             return self._kept[1][ensemble]
         dataset, path = self.sets(split)[split], self.run.predictions_file(ensemble, split)
-        rows = read_json(path, "predictions file")
+        rows = read_json(path, "predictions file", self._way_out(cell))
         if not isinstance(rows, dict):
             raise UserError(f"{path}: not a predictions file of this program")
         if rows.keys() != {record.id for record in dataset.records}:
@@ -113,10 +118,55 @@ class Stored:
                 f"{path}: this run has not kept its logits; delete {self._scores(cell)} there and run "
                 "`bertvision study` again, which then predicts again and trains nothing"
             )
-        return load_tensors(path, "file of logits")[0]
+        return load_tensors(path, "file of logits", self._way_out(cell))[0]
 
     def _scores(self, cell: Cell) -> Path:
         return self.run.scores_file(*cell).relative_to(self.run.path)
+
+    def _way_out(self, cell: Cell) -> str:
+        return f"delete {self._scores(cell)} and run `bertvision study` again, which predicts again and trains nothing"
+
+
+def runtime_of(run: RunDir, device: str = "", alone: bool = False) -> Runtime:
+    """Where a run computes. device: another than its recipe's. alone: without other processes. What `auto` found for
+    the precision stays."""
+    wanted = run.recipe().runtime
+    return start_runtime(replace(wanted, device=device or wanted.device), run.facts().get("runtime", {}), alone)
+
+
+def tuning_of(run: RunDir, runtime: Runtime) -> FinetuneRecipe:
+    """How the encoder of a run is tuned, with the precision that `auto` means there."""
+    wanted, noted = run.recipe().finetune, run.facts().get("runtime", {}).get("tuning", "auto")
+    precision = noted if wanted.precision == "auto" else wanted.precision
+    return replace(wanted, precision=find_precision(precision, runtime.device, "finetune.precision"))
+
+
+def note_runtime(run: RunDir, runtime: Runtime, journal: Journal) -> None:
+    """Notes device, precision and processes; a run that goes on elsewhere does not end in the same bits."""
+    before = run.facts().get("runtime", {}).get("device", runtime.kind)
+    if before != runtime.kind:
+        journal.note(f"this run began on {before} and goes on on {runtime.kind}, which rounds otherwise")
+    precision = {"precision": runtime.precision, "tuning": tuning_of(run, runtime).precision}
+    run.add_facts(runtime={"device": runtime.kind, **precision, "processes": runtime.world})
+
+
+def note_peak(run: RunDir, runtime: Runtime) -> None:
+    """Notes the most memory that was held, here and on the device."""
+    if runtime.is_main:
+        run.note_peak()
+        known = run.facts().get("device_peak_gib", 0.0)
+        run.add_facts(device_peak_gib=max(known, runtime.peak_gib()) or None)
+
+
+def note_dropped(run: RunDir, loaded: Loaded) -> None:
+    """Notes which heads are not among the members, and why."""
+    found = [
+        {"seed": one.seed, "checkpoint": one.epoch, "member": one.name, "why": why}
+        for one, why in loaded.dropped.items()
+    ]
+    if found:
+        known = [one for one in run.facts().get("dropped", []) if one not in found]
+        run.add_facts(dropped=known + found)
 
 
 def task_of(run: RunDir) -> Task:

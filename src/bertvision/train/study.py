@@ -9,17 +9,20 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from bertvision import toml
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.checkpoint import find_tuned
 from bertvision.data.sources import is_synthetic
 from bertvision.errors import UserError
-from bertvision.files import claim, save_tensors, write_json, write_text
-from bertvision.recipe import DataRecipe, Recipe, load_recipe, to_toml
+from bertvision.files import claim, save_tensors, sync, write_json
+from bertvision.recipe import FinetuneRecipe, Recipe, has_heads, head_spec, load_recipe
+from bertvision.runtime import Runtime, is_main
 from bertvision.tasks import Dataset
 from bertvision.train.bank import HeadBank, at_fractions, bank_feeds, train_bank
 from bertvision.train.choose import write_greedy
 from bertvision.train.compare import write_analysis, write_comparisons
 from bertvision.train.finetune import NAME, Along, Checkpoint, finetune, head_shape, planned_checkpoints
+from bertvision.train.limits import refuse_too_large, refuse_too_long
 from bertvision.train.loop import Job
 from bertvision.train.progress import (
     Journal,
@@ -29,20 +32,22 @@ from bertvision.train.progress import (
     scoring_stage,
     tuning_stage,
 )
-from bertvision.train.run_dir import RunDir
-from bertvision.train.scoring import Loaded, Setting, check_names, load_members, predict, report_rows
-from bertvision.train.stored import Stored, task_of
+from bertvision.train.run_dir import Cell, RunDir
+from bertvision.train.scoring import Loaded, Pass, Setting, check_names, load_members, predict, report_rows
+from bertvision.train.stored import Stored, note_dropped, note_peak, note_runtime, runtime_of, task_of, tuning_of
 
-COSMETIC = ("seeds", "title", "paper", "snapshot_seconds", "search")  # may change without invalidating what is done
+# May change without invalidating what is done.
+COSMETIC = ("seeds", "title", "paper", "snapshot_seconds", "search", "runtime.device", "runtime.gradient_checkpointing")
 NO_CHECKPOINT = -1.0  # in place of an epoch: tuned, but with the weights of no checkpoint
 
 
 class Study:
-    """A recipe and the directory it is run in; see `RunDir` for the files there."""
+    """A recipe and the directory it is run in; see `RunDir` for the files there. cell: the only one it works on."""
 
-    def __init__(self, recipe: Recipe, directory: Path, *, quiet: bool = False) -> None:
-        self.recipe, self.directory, self.run_dir = recipe, directory, RunDir(directory, recipe)
-        self.journal = Journal(self.run_dir.log_file, quiet=quiet)
+    def __init__(self, recipe: Recipe, directory: Path, *, quiet: bool = False, cell: str = "") -> None:
+        self.recipe, self.directory, self.run_dir = recipe, directory, RunDir(directory, recipe, cell)
+        main = is_main()
+        self.journal = Journal(self.run_dir.log_file if main else None, quiet=quiet or not main)
         self.task = task_of(self.run_dir)
         self.stored = Stored(self.run_dir, self.task, self.members)
         self._encoder: Backbone | None = None  # in memory: untuned, or tuned by this recipe
@@ -72,7 +77,7 @@ class Study:
     def run(self) -> list[dict[str, Any]]:
         """Everything that is not done yet; the rows of metrics.json."""
         self.begin()
-        if self.finished and self.run_dir.facts().get("finished"):
+        if self.runtime.tell(self.finished and bool(self.run_dir.facts().get("finished"))):
             self.journal.say(f"{self.directory}: already finished; nothing to do")
         else:
             self.stored.refuse_other_sets(self.data)
@@ -82,7 +87,16 @@ class Study:
                 for epoch in self.epochs:
                     self.train(seed, epoch)
                     self.score(seed, epoch)
-            self.run_dir.finish()
+            if self.runtime.is_main:
+                self.run_dir.finish()
+        if self.runtime.is_main:
+            self._conclude()
+        self.runtime.wait()
+        self._encoder = self._holds = None
+        return self.rows()
+
+    def _conclude(self) -> None:
+        """What is made of all cells together, unless it is there."""
         self.run_dir.write_metrics()
         write_comparisons(self.stored)
         if not self.run_dir.is_current(self.run_dir.greedy_file):
@@ -90,8 +104,6 @@ class Study:
             write_greedy(self.stored)
         if not self.run_dir.is_current(self.run_dir.analysis_file):
             write_analysis(self.stored)
-        self._encoder = self._holds = None
-        return self.rows()
 
     def plan(self) -> None:
         """Puts the stages on the agenda of the journal."""
@@ -104,16 +116,21 @@ class Study:
 
     def begin(self) -> None:
         """Claims the directory for this recipe; a directory with another recipe is refused."""
-        self.refuse_other()
-        claim(self.directory)
-        write_text(self.run_dir.recipe_file, to_toml(self.recipe))
-        self.run_dir.start(self.finished)
+        if self.runtime.is_main:
+            self.refuse_other()
+            claim(self.directory)
+            self.run_dir.gather()
+            self.run_dir.write_recipe(self.recipe)
+            self.run_dir.start(self.finished)
+            if not self.finished:  # else nothing is computed, wherever this is
+                note_runtime(self.run_dir, self.runtime, self.journal)
+        self.runtime.wait()
 
     def refuse_other(self) -> None:
         """UserError if the directory holds a run of another recipe."""
         if not self.run_dir.recipe_file.is_file():
             return
-        if changed := _differences(self.recipe, load_recipe(self.run_dir.recipe_file)):
+        if changed := toml.differing_keys(self.recipe, load_recipe(self.run_dir.recipe_file), COSMETIC):
             raise UserError(
                 f"{self.directory}: holds a run of another recipe (it differs in {', '.join(changed)}); "
                 "choose another --out, or delete it"
@@ -124,8 +141,9 @@ class Study:
         recipe = self.recipe
         checkpoints = planned_checkpoints(self.run_dir.seed(seed), recipe.finetune)
         job = self._job(seed, NAME, tuning_stage(seed))
-        if all(checkpoint.done for checkpoint in checkpoints.values()):
-            job.clear()  # a kill may have come between the last checkpoint and this
+        if self.runtime.tell(all(checkpoint.done for checkpoint in checkpoints.values())):
+            if self.runtime.is_main:
+                job.clear()  # a kill may have come between the last checkpoint and this
             return checkpoints
         for checkpoint in checkpoints.values():
             if checkpoint.done:
@@ -135,16 +153,17 @@ class Study:
         with_heads = recipe.bank.feed == "along" and recipe.heads
         along = Along(self._new_bank(backbone, seed), recipe.bank) if with_heads else None
         self._holds = seed, NO_CHECKPOINT
-        found = finetune(backbone, self.task, self.data["train"], recipe.finetune, job, along)
-        self.run_dir.note_peak()
+        found = finetune(backbone, self.task, self.data["train"], self._tuning, job, along)
+        note_peak(self.run_dir, self.runtime)
         return found
 
     def train(self, seed: int, epoch: float) -> Path:
         """Trains the bank on one checkpoint, or finds it trained."""
         path = self.run_dir.bank(seed, epoch)
         job = self._job(seed, path.stem, heads_stage(epoch, seed))
-        if path.exists() or not self.recipe.heads:
-            job.clear()
+        if self.runtime.tell(path.exists() or not has_heads(self.recipe, epoch)):
+            if self.runtime.is_main:
+                job.clear()
             return path
         self._check(self.checkpoint(seed, epoch))
         if self.recipe.bank.feed == "along":
@@ -156,7 +175,7 @@ class Study:
         bank = self._new_bank(backbone, seed)
         feeds = bank_feeds(bank, backbone, self.recipe.bank, job, tapped=self.run_dir.states)
         train_bank(bank, feeds, self.task, self.data["train"], job, tune=self.data["tune"])
-        self.run_dir.note_peak()
+        note_peak(self.run_dir, self.runtime)
         return path
 
     def _job(self, seed: int, name: str, stage: str) -> Job:
@@ -171,34 +190,44 @@ class Study:
     def score(self, seed: int, epoch: float) -> None:
         """Predicts tune and the reported sets with every member of one checkpoint, in a pass each; writes scores."""
         run, cell = self.run_dir, (seed, epoch)
-        if run.scores_file(*cell).exists():
+        if self.runtime.tell(run.scores_file(*cell).exists()):
             return
         self._check(self.checkpoint(*cell))
         self.stored.refuse_other_sets(self.data)
-        loaded, passes = self.members(*cell), {}
+        loaded, passes = self.members(*cell), dict[str, Pass]()
         setting = Setting(self.task, self.recipe.evaluate, self.journal)
         for split in scored_splits(self.recipe.data.also):
             ensembles = [*loaded.singles, *loaded.pairs(self.recipe.evaluate.ensembles)]
             stage = scoring_stage(epoch, split, seed)
             found = predict(loaded.backbone, loaded.heads, ensembles, self.data[split], setting, keep=True, stage=stage)
             loaded, passes[split] = loaded.without(found.dropped), found
+            if not self.runtime.is_main:
+                continue
             for one, predictions in found.predictions.items():
                 write_json(run.predictions_file(one, split), predictions.to_json())
             logits = {member.name: values for member, values in found.logits.items()}
             per = {"per": "token" if self.task.per_token else "window"}
             save_tensors(run.logits_file(*cell, split), logits, per)
             found.logits.clear()
+        if self.runtime.is_main:
+            self._write_scores(cell, loaded, passes)
+
+    def _write_scores(self, cell: Cell, loaded: Loaded, passes: dict[str, Pass]) -> None:
+        """The rows of a checkpoint whose sets have been predicted."""
+        run = self.run_dir
         rows, reported = report_rows(loaded, passes, self.task, self.data)
-        self._note_dropped(loaded)
-        run.note_peak()
+        note_dropped(run, loaded)
+        note_peak(self.run_dir, self.runtime)
         self.stored.note_sets(cell, self.data)
         plain = [row.to_json() for row in rows]
-        write_json(run.scores_file(*cell), plain)  # last: with it the cell is done
+        sync(run.facts_file, run.sets_file(*cell), *run.predictions(*cell, "").rglob("*.json"))
+        write_json(run.scores_file(*cell), plain, durable=True)  # last: with it the cell is done
         self.stored.keep(cell, rows, reported, self.data["test"])
         if self.journal.scalars is not None:
-            self.journal.scalars.scores(seed, epoch, plain, self.task.metrics)
-        run.write_metrics()
-        write_comparisons(self.stored)
+            self.journal.scalars.scores(*cell, plain, self.task.metrics)
+        if not run.apart:
+            run.write_metrics()
+            write_comparisons(self.stored, whole=False)
 
     def members(self, seed: int, epoch: float) -> Loaded:
         """Backbone and heads of a checkpoint, loaded into the encoder in memory."""
@@ -239,22 +268,30 @@ class Study:
         self.journal.log("data", **sizes)
         for note in (note for one in data.values() for note in one.notes):
             self.journal.note(note)
-        origins = {n: {"source": one.source, "synthetic": is_synthetic(one.source)} for n, one in data.items()}
-        self.run_dir.add_facts(
-            data={split: origins[split] | sizes[split] for split in data},
-            task=self.task.facts() or None,
-            constant=self.task.constant(data["test"]) or None,
-        )
+        shape = {"task": self.task.name, "outputs": self.task.outputs}
+        refuse_too_large(self.recipe, data, shape | {"layers": self._origin.layers, "width": self._origin.width})
+        if self.runtime.is_main:
+            origins = {n: {"source": one.source, "synthetic": is_synthetic(one.source)} for n, one in data.items()}
+            self.run_dir.add_facts(
+                data={split: origins[split] | sizes[split] for split in data},
+                task=self.task.facts() or None,
+                constant=self.task.constant(data["test"]) or None,
+            )
         self.stored.data = data
         return data
 
     @cached_property
     def identity(self) -> str:
         """What training depends on beside the seed: recipe, weights, tokenizer, windows."""
-        plain = dataclasses.asdict(self.recipe)
+        plain = dataclasses.asdict(dataclasses.replace(self.recipe, finetune=self._tuning))
         # Left out: what does not affect training, what shows in the windows, what is not asked for.
         for key in ("also", "broken", *([] if self.recipe.data.metric else ["metric"])):
             plain["data"].pop(key)
+        plain["bank"].pop("at")
+        del plain["runtime"]
+        plain |= {"runtime": own} if (own := self.runtime.identity) else {}
+        if not self.recipe.finetune.biases:
+            plain["finetune"].pop("biases")
         digest = hashlib.sha256(json.dumps({k: v for k, v in plain.items() if k not in COSMETIC}).encode())
         digest.update(self._origin.fingerprint.encode())
         if start := self.recipe.finetune.start:
@@ -265,16 +302,31 @@ class Study:
         return digest.hexdigest()
 
     @cached_property
+    def runtime(self) -> Runtime:
+        """Where it computes."""
+        return runtime_of(self.run_dir)
+
+    @cached_property
+    def _tuning(self) -> FinetuneRecipe:
+        return tuning_of(self.run_dir, self.runtime)
+
+    @cached_property
     def _origin(self) -> "Origin":
         backbone = self._untuned()
         refuse_too_long(self.recipe.data, backbone)
-        return Origin(backbone.tokenizer, backbone.fingerprint)
+        for where, entry in (
+            ("finetune.head", self.recipe.finetune.head),
+            *(("heads", one) for one in self.recipe.heads),
+        ):
+            if head_spec(entry).get("pooled"):
+                backbone.check_pooler(f"{where}: pooled")
+        return Origin(backbone.tokenizer, backbone.fingerprint, backbone.layers, backbone.width)
 
     def _untuned(self) -> Backbone:
         """The encoder as it came: that in memory, unless it was tuned; then it is loaded in its place."""
         if self._encoder is None or self._holds is not None:
             self._encoder = self._holds = None  # before the new one stands beside it
-            self._encoder = Backbone.load(self.recipe.backbone.name)
+            self._encoder = Backbone.load(self.recipe.backbone.name, self.runtime)
         return self._encoder
 
     def _check(self, checkpoint: Checkpoint) -> None:
@@ -286,37 +338,12 @@ class Study:
                 "restore them, choose another --out, or delete the run"
             )
 
-    def _note_dropped(self, loaded: Loaded) -> None:
-        found = [
-            {"seed": one.seed, "checkpoint": one.epoch, "member": one.name, "why": why}
-            for one, why in loaded.dropped.items()
-        ]
-        if found:
-            known = [one for one in self.run_dir.facts().get("dropped", []) if one not in found]
-            self.run_dir.add_facts(dropped=known + found)
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Origin:
-    """The tokenizer of the untuned encoder, and the fingerprint of its weights."""
+    """The tokenizer of the untuned encoder, the fingerprint of its weights, and its shape."""
 
     tokenizer: Tokenizer
     fingerprint: str
-
-
-def refuse_too_long(data: DataRecipe, backbone: Backbone) -> None:
-    """UserError if windows may be longer than the encoder has positions for."""
-    if data.max_length > backbone.longest:
-        room = f"more than {backbone.name} has positions for ({backbone.longest})"
-        raise UserError(f"data.max_length: {data.max_length} is {room}")
-
-
-def _differences(one: Recipe, other: Recipe) -> list[str]:
-    """The keys, such as finetune.epochs, in which two recipes differ beyond the cosmetic."""
-    a, b = dataclasses.asdict(one), dataclasses.asdict(other)
-    keys = []
-    for key in a:
-        if key in COSMETIC or a[key] == b[key]:
-            continue
-        keys += [f"{key}.{sub}" for sub in a[key] if a[key][sub] != b[key][sub]] if isinstance(a[key], dict) else [key]
-    return keys
+    layers: int
+    width: int

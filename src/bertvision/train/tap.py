@@ -6,15 +6,17 @@ from typing import Any
 from torch import nn
 
 from bertvision.backbone.backbone import Backbone
-from bertvision.backbone.states import Reads, numbered, spelt, together
+from bertvision.backbone.states import Positions, Reads, numbered, spelt, together
 from bertvision.errors import UserError, nearest
 from bertvision.states.forecast import Forecast, forecast
-from bertvision.states.layout import DTYPES, Dtype, Positions, Selection, padded_bytes
+from bertvision.states.layout import DTYPES, Dtype, Selection, padded_bytes
+from bertvision.states.write import Elsewhere, write_one
 from bertvision.train.bank import HeadBank
-from bertvision.train.feed import store_states
+from bertvision.train.feed import write_states
 from bertvision.train.finetune import Checkpoint, head_shape, planned_checkpoints
+from bertvision.train.limits import refuse_too_long
 from bertvision.train.run_dir import RunDir
-from bertvision.train.study import Study, refuse_too_long
+from bertvision.train.study import Study
 
 SPLITS = ("train", "tune", "test")
 
@@ -50,12 +52,12 @@ class Tap:
             raise UserError(f"--seed {seed}: the recipe has seeds {list(study.recipe.seeds)}")
         study.refuse_other()
         epoch, found = self._checkpoint(seed, checkpoint)
-        self.backbone = Backbone.load(study.recipe.backbone.name)
+        self.backbone = Backbone.load(study.recipe.backbone.name, study.runtime)
         self.selection = Selection(dtype, chosen_layers(layers, self.backbone.layers), positions)
         refuse_too_long(study.recipe.data, self.backbone)
         self.windows = study.task.load(study.recipe.data, self.backbone.tokenizer, seed=0)[split].windows
         if found is not None:
-            self.backbone, _, _ = found.load(study.task, study.recipe.backbone.name)
+            self.backbone, _, _ = found.load(study.task, self.backbone)
         self.states = f"epoch {epoch:g}, seed {seed}" if found else "the encoder as it came"
         origin = f"seed-{seed}-epoch-{epoch:g}" if found else "untuned"
         name = f"{origin}-{split}-{spelt(self.selection.reads)}-{positions}-{dtype}"
@@ -67,12 +69,14 @@ class Tap:
         where: dict[str, Any] = {"directory": self.directory, "selection": self.selection}
         return forecast(self.backbone, self.windows, self._heads(), bank, **where)
 
-    def write(self) -> dict[str, Any]:
-        """Begins the study and writes the store, or what is missing of it; facts about it."""
+    def write(self, elsewhere: Elsewhere | None = None) -> dict[str, Any]:
+        """Begins the study and writes the store, or what is missing of it; facts about it. elsewhere: see
+        `write_store`."""
         self.study.begin()
         began = time.perf_counter()
         stage = f"states of {self.split}, {self.states}"
-        store = store_states(self.directory, self.backbone, self.windows, self.selection, self.study.journal, stage)
+        what = self.directory, self.backbone, self.windows, self.selection
+        store = write_states(*what, self.study.journal, stage, elsewhere)
         kept = store.manifest
         padded = padded_bytes(len(store), int(store.lengths.max(initial=0)), kept.layers, kept.width)
         return {
@@ -89,6 +93,10 @@ class Tap:
             "padded_fp32_bytes": padded,
             "seconds": round(time.perf_counter() - began, 3),
         }
+
+    def write_one(self, number: int) -> str:
+        """Writes one shard of the store that another process has begun; its checksum."""
+        return write_one(self.directory, self.backbone, self.windows, number)
 
     def _checkpoint(self, seed: int, epoch: float | None) -> tuple[float, Checkpoint | None]:
         if epoch is not None:

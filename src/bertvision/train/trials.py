@@ -1,5 +1,6 @@
 """The trials of a search, and Optuna, which decides what to try next and what is not worth going on with."""
 
+import hashlib
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bertvision.errors import UserError
+from bertvision.files import fitting, read_json, write_json
 from bertvision.heads import options
 from bertvision.heads.space import TRAINING, Choices, Range, fitting_options, head_space
 from bertvision.recipe import Recipe, head_spec
@@ -49,7 +51,8 @@ class Trials:
                 known.setdefault(str(head["kind"]), {}).setdefault(key, []).append(value)
         self.spaces = {kind: head_space(kind, recipe.search, values) for kind, values in known.items()}
         self.optuna = load_optuna()
-        self.finished = self._open(path)
+        self.path = path
+        self.finished = self._open()
 
     def __len__(self) -> int:
         return len(self.finished.get_trials(deepcopy=False))
@@ -99,6 +102,8 @@ class Trials:
                 user_attrs={"head": trial.head, "state": state, **about},
             )
         )
+        content = self.path.read_bytes()
+        write_json(self.note, {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()})
 
     def behind(self, losses: Mapping[int, float]) -> bool:
         """Whether a trial with these losses so far is worse than the median of the trials that were completed. One look
@@ -162,18 +167,45 @@ class Trials:
         distribution = found.IntDistribution if one.whole else found.FloatDistribution
         return distribution(one.low, one.high, log=one.log)
 
-    def _open(self, path: Path) -> Any:
-        """The study in the journal at `path`, new or as a kill has left it."""
-        place = self.optuna.storages.journal
+    def _open(self) -> Any:
+        """The study in the journal, new or as a kill has left it."""
+        path, place = self.path, self.optuna.storages.journal
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
+        self._check_journal()
         whole = path.read_bytes().rpartition(b"\n")[0]
         with path.open("r+b") as file:
             file.truncate(len(whole) + 1 if whole else 0)  # the last line may be torn
-        path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
+        for left in path.parent.glob(f"{path.name}.lock*"):  # Optuna's, of a process that was killed
+            left.unlink()
         backend = place.JournalFileBackend(str(path), place.JournalFileOpenLock(str(path)))
-        storage = self.optuna.storages.JournalStorage(backend)
-        return self.optuna.create_study(storage=storage, study_name="search", direction="maximize", load_if_exists=True)
+        try:
+            storage = self.optuna.storages.JournalStorage(backend)
+            found = {"study_name": "search", "direction": "maximize", "load_if_exists": True}
+            return self.optuna.create_study(storage=storage, **found)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise self._damaged(str(error)) from None
+
+    def _check_journal(self) -> None:
+        """UserError if what was in the journal when the last trial was noted is not there any more."""
+        if self.note.is_file():
+            noted = read_json(self.note, "note of a journal", self.way_out)
+            with fitting(self.note, "note of a journal", self.way_out):
+                size, digest = int(noted["bytes"]), str(noted["sha256"])
+            if hashlib.sha256(self.path.read_bytes()[:size]).hexdigest() != digest:
+                raise self._damaged("its digest does not match")
+
+    def _damaged(self, why: str) -> UserError:
+        return UserError(f"{self.path}: damaged ({' '.join(why.split())[:200]}); {self.way_out}")
+
+    @property
+    def note(self) -> Path:
+        """Size and digest of the journal: Optuna appends to it, so it has no place for its own."""
+        return self.path.with_name("journal.json")
+
+    @property
+    def way_out(self) -> str:
+        return f"delete {self.path.parent} to search again"
 
 
 def _draw(trial: Any, name: str, one: Choices | Range) -> Any:

@@ -1,0 +1,83 @@
+"""Which columns of a table hold the text and the label, and whether the label is a class or a number."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from bertvision.auto.decoding import Rows
+from bertvision.errors import UserError, nearest
+
+LABELS = (
+    *("label", "labels", "class", "category", "target", "sentiment", "stars", "rating", "score", "intent", "topic"),
+    *("grade", "tag", "y", "gold", "answer"),
+)
+CLASSES = 10  # numbers with more different values than this are scores
+SECOND = 0.3  # a second column of text has at least this share of the first one's length
+
+
+class Columns(NamedTuple):
+    task: str
+    text: tuple[str, ...]
+    label: str
+
+
+def choose_columns(path: Path, rows: Rows, text: Sequence[str], label: str, notes: list[str]) -> Columns:
+    """The columns that are named, and for the rest those that look like text and label."""
+    names = list(dict.fromkeys(name for row in rows[:1000] for name in row))
+    for name in [*text, *([label] if label else [])]:
+        if name not in names:
+            raise UserError(f"{path}: has no column {name!r}; {nearest(name, names)}")
+    if len(text) > 2:
+        raise UserError("--text: one column, or two for pairs of texts")
+    columns = {name: [row.get(name, "").strip() for row in rows] for name in names}
+    label = label or _label(path, {name: cells for name, cells in columns.items() if name not in text})
+    text = tuple(text) or _text(path, {name: cells for name, cells in columns.items() if name != label})
+    if label in text:
+        raise UserError(f"--label {label}: is the text too; name another column")
+    values = sorted({cell for cell in columns[label] if cell})
+    numeric = bool(values) and all(math.isfinite(number(value)) for value in values)
+    many = len(values) > CLASSES
+    if many and not numeric and len(values) > max(20, len(rows) // 3):
+        raise UserError(f"{path}: {label!r} has {len(values):,} different values; name the label's column by --label")
+    task = "score" if numeric and many else "labels"
+    low, high = (min(values, key=number), max(values, key=number)) if task == "score" else ("", "")
+    what = f"a number from {low} to {high}" if task == "score" else f"{len(values)} labels"
+    notes.append(f"{path.name}: {len(rows):,} rows; text: {', '.join(text)}; label: {label} ({what})")
+    return Columns(task, tuple(text), label)
+
+
+def number(text: str) -> float:
+    """The number that a cell holds; NaN if there is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _words(cells: Sequence[str]) -> float:
+    """Mean number of words."""
+    return sum(len(cell.split()) for cell in cells) / max(1, len(cells))
+
+
+def _label(path: Path, columns: dict[str, list[str]]) -> str:
+    """By its name; else the column with the fewest values, but more than one, that are words rather than sentences."""
+    low = {name.lower(): name for name in columns}
+    if known := next((low[name] for name in LABELS if name in low), ""):
+        return known
+    sizes = {name: len({cell for cell in cells if cell}) for name, cells in columns.items() if _words(cells) <= 3}
+    fitting = {name: size for name, size in sizes.items() if 1 < size <= max(2, len(columns[name]) // 3)}
+    if not fitting:
+        raise UserError(f"{path}: which column is the label? name it by --label; there is: {', '.join(columns)}")
+    return min(fitting, key=lambda name: fitting[name])
+
+
+def _text(path: Path, columns: dict[str, list[str]]) -> tuple[str, ...]:
+    """The column with most words, and a second one that is nearly as long; in the order of the file."""
+    long = {name: _words(cells) for name, cells in columns.items()}
+    if not long or not max(long.values()):
+        raise UserError(f"{path}: which column is the text? name it by --text; there is: {', '.join(columns)}")
+    first = max(long, key=lambda name: long[name])
+    second = [name for name in long if name != first and long[name] >= max(3, SECOND * long[first])]
+    chosen = {first, *sorted(second, key=lambda name: -long[name])[:1]}
+    return tuple(name for name in columns if name in chosen)

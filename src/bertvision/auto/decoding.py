@@ -1,0 +1,132 @@
+"""A user's file as it comes -> text and rows: any usual encoding, any usual separator, broken lines counted."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bertvision.data.squad import SURROGATE
+from bertvision.data.tables import SUFFIXES
+from bertvision.errors import UserError
+
+LARGEST = 256 << 20  # bytes of a file that are read
+MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+Rows = list[dict[str, str]]
+
+
+def decode(path: Path, notes: list[str], whole: bool = False) -> str:
+    """The text of a file. Of a very large one the beginning, or UserError if it makes sense as a `whole` only.
+
+    UTF-8 with or without mark, UTF-16; single lines that are neither are taken as Windows-1252.
+    """
+    try:
+        size = path.stat().st_size
+        if whole and size > LARGEST:
+            raise UserError(f"{path}: has {_mb(size)}, more than the {_mb(LARGEST)} that fit reads; give a part of it")
+        with path.open("rb") as file:
+            raw = file.read(LARGEST)
+    except OSError as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
+        raise UserError(f"{path}: {reason}; check the path") from None
+    if size > LARGEST:
+        raw = raw[: raw.rfind(b"\n") + 1]
+        way_out = "if its rows are sorted, shuffle them first"
+        notes.append(f"{path.name}: of its {_mb(size)} the first {_mb(LARGEST)} are read; {way_out}")
+    name = MARKS.get(raw[:2]) or ("utf-16-le" if raw[1:200:2].count(0) > 50 else "")
+    if name:
+        notes.append(f"{path.name}: is UTF-16")
+        return raw.decode(name, errors="replace").lstrip("\ufeff")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        lines = raw.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    found = [_line(line) for line in lines]
+    odd = sum(not utf8 for _, utf8 in found)
+    notes.append(f"{path.name}: {odd:,} of {len(lines):,} lines are not UTF-8 and are read as Windows-1252")
+    return "\n".join(text for text, _ in found)
+
+
+def _mb(size: int) -> str:
+    return f"{size / 2**20:,.0f} MB"
+
+
+def _line(raw: bytes) -> tuple[str, bool]:
+    """The text of a line, and whether it is UTF-8."""
+    try:
+        return raw.decode("utf-8"), True
+    except UnicodeDecodeError:
+        return raw.decode("cp1252", errors="replace"), False
+
+
+def read_rows(path: Path, notes: list[str]) -> Rows:
+    """The rows of a .csv, .tsv or .jsonl file, {column: text}; lines that do not fit are left out and counted."""
+    text = decode(path, notes).replace("\r\n", "\n")
+    if "\n" not in text.strip("\n"):
+        text = text.replace("\r", "\n")
+    suffix = path.suffix.lower()
+    found = _objects(text) if suffix == ".jsonl" else _table(path, text, notes)
+    rows = [row for row in found if row is not None]
+    if broken := len(found) - len(rows):
+        notes.append(f"{path.name}: {broken:,} of {len(found):,} lines are broken and left out")
+    if not rows:
+        raise UserError(f"{path}: has no rows that can be read; it needs column names, and a line for each example")
+    return rows
+
+
+def _objects(text: str) -> list[dict[str, str] | None]:
+    return [_object(line) for line in text.split("\n") if line.strip()]
+
+
+def _object(line: str) -> dict[str, str] | None:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    return {str(key): _plain(value) for key, value in found.items()}
+
+
+def _plain(value: Any) -> str:
+    """A cell as a .csv file would have it."""
+    text = value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
+    return SURROGATE.sub("\ufffd", text)
+
+
+def _table(path: Path, text: str, notes: list[str]) -> list[dict[str, str] | None]:
+    heading = text.lstrip("\n").partition("\n")[0]
+    mark = max("\t,;|", key=heading.count) if path.suffix.lower() == ".csv" else "\t"
+    if mark != "," and path.suffix.lower() == ".csv" and heading.count(mark):
+        notes.append(f"{path.name}: its columns are separated by {mark!r}")
+    lines = _quoted(path, text, mark) if path.suffix.lower() == ".csv" else (line.split("\t") for line in _lines(text))
+    names = [name.strip() for name in next(lines, [])]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UserError(f"{path}: two columns are called {twice!r}; rename one of them")
+    return [dict(zip(names, cells)) if len(cells) == len(names) else None for cells in lines if any(cells)]
+
+
+def _lines(text: str) -> Iterator[str]:
+    return (line for line in text.split("\n") if line)
+
+
+def _quoted(path: Path, text: str, mark: str) -> Iterator[list[str]]:
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark)
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise UserError(f"{path}: line {reader.line_num}: {error}; correct the quotes of that line") from None
+
+
+def check_suffix(path: Path) -> str:
+    """What a file holds by its name: `squad`, `conll` or `table`."""
+    from bertvision.data.conll import SUFFIXES as CONLL
+
+    suffix = path.suffix.lower()
+    kinds = {".json": "squad"} | dict.fromkeys(CONLL, "conll") | dict.fromkeys(SUFFIXES, "table")
+    if suffix not in kinds:
+        raise UserError(f"{path}: fit reads {', '.join(kinds)}; rename or convert the file")
+    return kinds[suffix]

@@ -1,0 +1,251 @@
+"""`fit`: takes the steps of the ladder, one study each, and keeps the best so far as a finished reader."""
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from bertvision.auto.ladder import Clock, Rung, ladder, next_rung
+from bertvision.auto.look import Looked, look
+from bertvision.errors import UserError, nearest
+from bertvision.evaluate.score import Score
+from bertvision.files import claim, read_json, write_json, write_text
+from bertvision.recipe import to_toml
+from bertvision.serve.build import Wanted, build_reader
+from bertvision.serve.reader import Reader
+from bertvision.train.progress import Agenda, Journal, duration
+from bertvision.train.run_dir import RunDir, checked
+from bertvision.train.study import Study
+
+OVER = 1.1  # a step that goes on for longer than this share of the whole time is broken off
+
+
+@dataclass(frozen=True)
+class Options:
+    """text, label: columns of a table. minutes: how long to go on; steps: take exactly so many of the ladder instead.
+
+    tune, test: files to choose and to report on, split off the data if not given. out: the directory of the result.
+    encoder: minilm, marco, pocket (questions only), a directory or a hub name.
+    """
+
+    text: str | Sequence[str] = ()
+    label: str = ""
+    minutes: float = 10.0
+    steps: int | None = None
+    tune: str = ""
+    test: str = ""
+    out: str | Path = ""
+    encoder: str = ""
+    seed: int = 1
+    quiet: bool = False
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What `fit` leaves. model: the reader's directory, None where the task has none. step: the best one's name.
+
+    metric: what decided; tune: its value there; test, low, high: on test, with the 95 % interval of a bootstrap.
+    """
+
+    directory: Path
+    model: Path | None
+    step: str
+    metric: str
+    tune: float
+    test: float
+    low: float
+    high: float
+    steps: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def reader(self) -> Reader:
+        """The model, loaded."""
+        if self.model is None:
+            raise UserError(f"{self.directory}: there are no readers for this task; `bertvision evaluate` predicts")
+        return Reader.from_pretrained(self.model)
+
+
+class OutOfTime(Exception):
+    """A step took far longer than expected."""
+
+
+class Outlook(Agenda):
+    """The agenda of all steps: also says the best score so far, what is next, and how much time is left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.best = self.step = self.following = ""
+        self.until: float | None = None  # by time.monotonic()
+        self.limit: float | None = None
+
+    def advance(self, tokens: int, seconds: float) -> None:
+        super().advance(tokens, seconds)
+        if self.limit is not None and time.monotonic() > self.limit:
+            raise OutOfTime
+
+    def outlook(self) -> str:
+        words = [self.step, f"best so far: {self.best}" if self.best else "no model yet"]
+        words += [f"next: {self.following}"] if self.following else []
+        words += [f"{duration(max(0.0, self.until - time.monotonic()))} left"] if self.until is not None else []
+        return " · ".join(words)
+
+
+def fit(data: str | Path, **options: Any) -> Fitted:
+    """The best model for a file in the time there is; options: see `Options`. Ctrl-C keeps the best so far.
+
+    The same call goes on where it stopped: steps that are done are not done again.
+    """
+    known = [one.name for one in fields(Options)]
+    if wrong := [name for name in options if name not in known]:
+        raise UserError(f"fit: {wrong[0]}: {nearest(wrong[0], known)}")
+    return _Fit(Path(data), Options(**options)).run()
+
+
+class _Fit:
+    def __init__(self, data: Path, options: Options) -> None:
+        self.began = time.monotonic()
+        if (options.steps is not None and options.steps < 1) or not options.minutes > 0:
+            raise UserError("fit: minutes and steps must be above 0")
+        place = options.out or Path("runs") / checked(data.stem, f"{data}: its name as that of the run", "give --out")
+        self.data, self.options, self.directory = data, options, Path(place)
+        self.journal = Journal(self.directory / "log.jsonl", quiet=options.quiet)
+        self.outlook = Outlook()
+        self.facts_file = self.directory / "fit.json"
+
+    def run(self) -> Fitted:
+        found, rungs = self._prepare()
+        self.clock = Clock(self.outlook, found.sizes, self.facts.get("tokens", {}), self.facts.get("fixed", 0.0))
+        self.outlook.spent |= {kind: tuple(spent) for kind, spent in self.facts.get("spent", {}).items()}
+        if self.options.steps is None:
+            self.outlook.until = self.began + 60 * self.options.minutes
+        try:
+            while (rung := self._choose(rungs)) is not None:
+                self._step(rung)
+        except KeyboardInterrupt:
+            if not self.facts.get("best"):
+                raise
+            self.journal.note(f"stopped; the best so far is kept: {self.outlook.best}")
+        except OutOfTime:
+            self.journal.note("out of time: the step is broken off; the same command goes on with it")
+        return self._finish(found, rungs)
+
+    def _prepare(self) -> tuple[Looked, list[Rung]]:
+        """Reads the data, says what it found, writes the sets; refuses a directory that was begun with others."""
+        o = self.options
+        text = [o.text] if isinstance(o.text, str) else list(o.text)
+        files = {"train": str(self.data), "tune": o.tune, "test": o.test}
+        found = look(files, [name for name in text if name], o.label, o.seed)
+        claim(self.directory)
+        sets = found.write(self.directory / "data")
+        rungs = ladder(found, sets, o.encoder, o.seed)
+        digest = hashlib.sha256(json.dumps([to_toml(rung.recipe) for rung in rungs]).encode())
+        for path in sets.values():
+            digest.update(Path(path).read_bytes())
+        self.facts: dict[str, Any] = read_json(self.facts_file, "fit file") if self.facts_file.is_file() else {}
+        if self.facts and self.facts["made_from"] != digest.hexdigest():
+            raise UserError(f"{self.directory}: holds the fit of other data or options; choose another --out")
+        for note in found.notes:
+            self.journal.note(note)
+        sizes = ", ".join(f"{name} {size:,}" for name, size in found.sizes.items())
+        self.journal.note(f"task: {found.task}; examples: {sizes}; encoder: {rungs[0].recipe.backbone.name}")
+        self.facts = {"steps": {}} | self.facts | {"made_from": digest.hexdigest(), "notes": found.notes}
+        self._say_best()
+        return found, rungs
+
+    def _choose(self, rungs: Sequence[Rung]) -> Rung | None:
+        """The next step; with `steps`, simply the next of so many."""
+        todo = [rung for rung in rungs if rung.name not in self.facts["steps"]]
+        if self.options.steps is not None or not self.clock.tokens:
+            todo = [rung for rung in todo if rung in rungs[: self.options.steps or 1]]
+            self.outlook.following = todo[1].name if len(todo) > 1 else ""
+            return todo[0] if todo else None
+        expected = {rung.name: self.clock.seconds(rung, self._place(rung)) for rung in todo}
+        closing = self.clock.fixed + self.clock.tokens["test"] * self.clock.sizes["test"] / self.outlook.rate("scoring")
+        left = (self.outlook.until or 0.0) - time.monotonic() - closing
+        chosen = next_rung(todo, expected, left)
+        shown = {name: round(seconds, 1) for name, seconds in expected.items()}
+        self.journal.log("plan", left=round(left, 1), expected=shown, chosen=chosen.name if chosen else None)
+        if chosen is None:
+            return None
+        then = [rung for rung in todo if rung is not chosen]
+        following = next_rung(then, expected, left - expected[chosen.name])
+        self.outlook.following = following.name if following else ""
+        self.outlook.limit = self.began + OVER * 60 * self.options.minutes
+        self.journal.say(f"{chosen.name}: {chosen.words}; about {duration(expected[chosen.name])}")
+        return chosen
+
+    def _place(self, rung: Rung) -> Path:
+        return self.directory / "steps" / rung.name
+
+    def _step(self, rung: Rung) -> None:
+        """Runs a step; if it is the best on tune, its reader becomes the model."""
+        began, measured = time.monotonic(), sum(seconds for _, seconds in self.outlook.spent.values())
+        study = Study(rung.recipe, self._place(rung), quiet=self.options.quiet)
+        study.journal.agenda, study.journal.part, self.outlook.step = self.outlook, rung.name, rung.name
+        study.run()
+        score = best_of(study.run_dir)
+        entry = {"score": score.to_json(), "words": rung.words, "metric": score.main, "tune": score.tune}
+        best = self.facts["steps"].get(self.facts.get("best"))
+        if best is None or (score.tune or 0.0) > best["tune"]:
+            self.facts["best"] = rung.name
+            if study.task.served:
+                put_model(study.directory, self.directory / "model", score.epoch)
+            write_text(self.directory / "recipe.toml", _again(rung, self.directory))
+        taken = time.monotonic() - began
+        if not self.clock.tokens:
+            self.clock.tokens |= {
+                name: int(one.windows.lengths.sum()) / max(1, len(one.records)) for name, one in study.data.items()
+            }
+        work = sum(seconds for _, seconds in self.outlook.spent.values()) - measured
+        self.clock.fixed = max(self.clock.fixed, taken - work)
+        self.facts["steps"][rung.name] = entry | {"seconds": round(taken, 1)}
+        self.facts |= {"tokens": self.clock.tokens, "fixed": self.clock.fixed, "spent": self.outlook.spent}
+        write_json(self.facts_file, self.facts)  # last: with it the step is done
+        self._say_best()
+        self.journal.note(f"{rung.name}: {score.main} {score.tune:.2f} on tune; best so far: {self.outlook.best}")
+
+    def _say_best(self) -> None:
+        if name := self.facts.get("best"):
+            best = self.facts["steps"][name]
+            self.outlook.best = f"{best['metric']} {best['tune']:.2f} on tune ({name})"
+
+    def _finish(self, found: Looked, rungs: Sequence[Rung]) -> Fitted:
+        from bertvision.auto.summary import summarise
+
+        rung = next(rung for rung in rungs if rung.name == self.facts["best"])
+        run = RunDir(self._place(rung), rung.recipe)
+        score = best_of(run)
+        model = self.directory / "model" if (self.directory / "model").is_dir() else None
+        if model is None:
+            self.journal.note(f"there are no readers for the task {found.task} yet; the run is {run.path}")
+        low, high = summarise(self.directory, run, score, found, self.facts)
+        test = score.metrics[score.main]
+        self.journal.log("test", metric=score.main, value=test, low=low, high=high, member=score.ensemble.parts)
+        steps = self.facts["steps"]
+        return Fitted(self.directory, model, rung.name, score.main, score.tune or 0.0, test, low, high, steps)
+
+
+def best_of(run: RunDir) -> Score:
+    """The score row that is best on tune, at what was chosen there."""
+    rows = [row for row in (*run.rows(), *run.greedy()) if row.threshold_from in ("tune", "")]
+    return max(rows, key=lambda row: row.tune or 0.0)
+
+
+def put_model(run: Path, place: Path, epoch: float) -> None:
+    """The reader of a run at `place`: built beside it and renamed, so that what stands there is always whole."""
+    new, old = (place.with_name(f".{place.name}.{os.getpid()}-{secrets.token_hex(4)}") for _ in range(2))
+    build_reader(run, new, Wanted(checkpoint=epoch))
+    if place.exists():
+        place.rename(old)
+    new.rename(place)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _again(rung: Rung, directory: Path) -> str:
+    opening = f"# bertvision study {directory / 'recipe.toml'} --out {directory / 'again'}"
+    return f"{opening}\n#\n# {rung.name}, the best step: {rung.words}\n{to_toml(rung.recipe)}"

@@ -1,0 +1,176 @@
+"""The ladder of `fit`: ordinary recipes from a frozen encoder up to long tuning, and what each is expected to take."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertvision.auto.look import Looked
+from bertvision.errors import UserError
+from bertvision.recipe import Recipe, from_table
+from bertvision.toml import merged
+from bertvision.train.progress import Agenda, planned_stages
+from bertvision.train.run_dir import RunDir
+
+START = {"spans": "pocket", "labels": "minilm", "score": "minilm", "tokens": "minilm"}  # encoders by task
+POCKET = Path(__file__).parents[1] / "serve" / "readers" / "pocket"  # tuned on questions already
+MEAN = {"reduce": "mean"}
+BANKS: dict[str, list[dict[str, Any]]] = {
+    "texts": [
+        {"kind": "last", **MEAN},
+        {"kind": "pool", **MEAN},
+        {"kind": "pool"},
+        {"kind": "compress", "size": 64, "skip": True, **MEAN},
+    ],
+    "tokens": [{"kind": "pool"}, {"kind": "compress", "size": 64, "skip": True}],
+}
+FIRST = {
+    "spans": 400,
+    "tokens": 1000,
+    "labels": 1000,
+    "score": 1000,
+}  # examples of the first step, which is to be quick
+SEEN = (1500, 5000, 15_000, 50_000, 150_000, 500_000)  # examples that a tuning sees, all epochs together
+EPOCHS = 20.0  # most
+APART = 1.5  # a tuning sees at least this many times as much as the one before
+SPARE = 1.15  # a step is begun if this many times its forecast is left
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A step: its name, which is that of its directory, and its recipe. examples: that it is trained on."""
+
+    name: str
+    recipe: Recipe
+    examples: int
+
+    @property
+    def words(self) -> str:
+        """What it does, for people."""
+        tuning = self.recipe.finetune
+        if not tuning.epochs:
+            return f"heads on the encoder as it is, {self.examples:,} examples"
+        how = f"adapters of {tuning.adapters}" if tuning.adapters else "all blocks"
+        rate = f"rate {tuning.learning_rate:g}, seed {self.recipe.seeds[0]}"
+        return f"{how} tuned for {tuning.epochs:g} epochs of {self.examples:,} examples, {rate}"
+
+
+def ladder(found: Looked, files: Mapping[str, str], encoder: str, seed: int) -> list[Rung]:
+    """All steps, in order. They depend on the data, the encoder and the seed alone."""
+    count, per_token = found.sizes["train"], found.task in ("spans", "tokens")
+    base = _base(found, files, encoder or START[found.task], seed)
+    rungs = [_rung("frozen", base, _frozen(min(count, FIRST[found.task]), per_token), count)]
+    tunings = _tunings(count)
+    for limit, epochs in tunings:
+        rungs.append(_rung("tuned", base, _tuned(base, limit, epochs), count))
+    limit, epochs = tunings[min(1, len(tunings) - 1)]
+    if "start" not in base["finetune"]:  # which has no adapters to go on with
+        adapters = {"finetune": {"train_layers": 0, "adapters": 64, "learning_rate": 1e-3}}
+        rungs.append(_rung("adapters", base, merged(_tuned(base, limit, epochs), adapters), count))
+    faster = {"finetune": {"learning_rate": 2 * base["finetune"]["learning_rate"]}}
+    rungs.append(_rung("faster", base, merged(_tuned(base, limit, epochs), faster), count))
+    rungs.append(_rung("other-seed", base, _tuned(base, *tunings[-1]) | {"seeds": [seed + 1]}, count))
+    return [Rung(f"{place:02d}-{rung.name}", rung.recipe, rung.examples) for place, rung in enumerate(rungs, start=1)]
+
+
+def _tunings(count: int) -> list[tuple[int, float]]:
+    """(most examples, epochs) of the tunings for a training set of this size, each larger than the one before."""
+    found: list[tuple[int, float]] = []
+    last = 0.0
+    for seen in SEEN:
+        epochs = max(1.0, round(min(EPOCHS, seen / count), 1))
+        limit = min(seen, count)
+        if limit * epochs >= APART * last:
+            found.append((limit, epochs))
+            last = limit * epochs
+    return found
+
+
+def _base(found: Looked, files: Mapping[str, str], encoder: str, seed: int) -> dict[str, Any]:
+    """What all steps share."""
+    per_token = found.task in ("spans", "tokens")
+    tuning: dict[str, Any] = {"learning_rate": _rate(encoder), "head_learning_rate": 1e-3, "batch_size": 16}
+    tuning["head"] = {"kind": "last"} if per_token else {"kind": "last", **MEAN}
+    if encoder == "pocket":
+        if found.task != "spans":
+            raise UserError("--encoder pocket: has learnt to answer questions; for other tasks take minilm or marco")
+        encoder = "marco"
+        tuning |= {"start": str(POCKET), "learning_rate": 5e-5}
+    return {
+        "task": found.task,
+        "seeds": [seed],
+        "backbone": {"name": encoder},
+        "data": {**found.data, **files},
+        "finetune": tuning,
+        "evaluate": {"ensembles": ["mean"]},
+        "heads": BANKS["tokens" if per_token else "texts"],
+    }
+
+
+def _rate(encoder: str) -> float:
+    """A learning rate that fits the width of the encoder: 1e-4 for 384, less for wider ones."""
+    from bertvision.heads.catalog import encoder_counts
+
+    try:
+        width = 384 if encoder in ("pocket", "marco", "minilm") else encoder_counts(encoder)[1]
+    except UserError:  # one of the hub, of unknown width
+        width = 768
+    return float(f"{1e-4 * min(4.0, 384 / width):.2g}")
+
+
+def _frozen(limit: int, per_token: bool) -> dict[str, Any]:
+    """The encoder as it is; heads learn from a store, those of texts until they are no better on tune."""
+    epochs = float(min(40, max(10, 20_000 // limit)) if not per_token else 10)
+    bank: dict[str, Any] = {"states": "stored", "epochs": epochs, "learning_rate": 2e-3}
+    bank |= {"batch_size": 8} if per_token else {"batch_size": 32, "patience": 8, "checks": 2}
+    return {"data": {"limit": limit}, "finetune": {"epochs": 0}, "bank": bank}
+
+
+def _tuned(base: Mapping[str, Any], limit: int, epochs: float) -> dict[str, Any]:
+    """Heads learn along: they cost no pass of their own, and nothing depends on a measured choice."""
+    size = min(int(base["finetune"]["batch_size"]), max(4, limit // 16))
+    return {
+        "data": {"limit": limit},
+        "finetune": {"epochs": epochs, "batch_size": size},
+        "bank": {"feed": "along", "learning_rate": 1e-3},
+    }
+
+
+def _rung(name: str, base: Mapping[str, Any], over: Mapping[str, Any], count: int) -> Rung:
+    recipe = from_table(merged(base, {**over, "title": f"fit: {name}"}), f"step {name}")
+    return Rung(name, recipe, min(count, recipe.data.limit or count))
+
+
+@dataclass
+class Clock:
+    """What steps take, from what was measured. agenda: of all studies, with the speed of each kind of work.
+
+    tokens: of an example of each set, measured in the first step. fixed: seconds of a step beside its stages.
+    """
+
+    agenda: Agenda
+    sizes: Mapping[str, int]
+    tokens: dict[str, float]
+    fixed: float = 0.0
+
+    def seconds(self, rung: Rung, directory: Path) -> float:
+        """The forecast of a step; only after one has been measured."""
+        sizes = {**self.sizes, "train": rung.examples}
+        tokens = {name: round(per * sizes[name]) for name, per in self.tokens.items()}
+        stages = planned_stages(RunDir(directory, rung.recipe), tokens)
+        work = sum(stage.tokens / self.agenda.rate(stage.kind) for stage in stages if not stage.done and stage.tokens)
+        return self.fixed + work
+
+
+def next_rung(rungs: Sequence[Rung], expected: Mapping[str, float], left: float) -> Rung | None:
+    """The step to take with `left` seconds: the next one, unless the largest that fits then would not fit any more.
+
+    None: nothing fits.
+    """
+    costs = [(rung, SPARE * expected[rung.name]) for rung in rungs]
+    fitting = [(rung, cost) for rung, cost in costs if cost <= left]
+    if not fitting:
+        return None
+    target, goal = max(fitting, key=lambda pair: pair[1])
+    first, cost = fitting[0]
+    return first if first is target or cost + goal <= left else target

@@ -1,0 +1,78 @@
+"""The page at the end of `fit`: what was tried, the score on test, mistakes worth reading, size and speed."""
+
+from pathlib import Path
+from typing import Any
+
+from bertvision.auto.look import Looked
+from bertvision.evaluate.bootstrap import score_interval
+from bertvision.evaluate.score import Score
+from bertvision.report.findings import analysis_sections
+from bertvision.report.grid import grid_of, mark_best, numbers, words
+from bertvision.report.render import Album, Block, Report, Section, notes, write_files
+from bertvision.tasks.base import Said
+from bertvision.train.progress import Journal, duration
+from bertvision.train.run_dir import RunDir
+from bertvision.train.scoring import Setting, load_members, predict
+from bertvision.train.stored import task_of
+
+
+def summarise(directory: Path, run: RunDir, score: Score, found: Looked, facts: dict[str, Any]) -> tuple[float, float]:
+    """Predicts test with the best member once more and writes report.html; the 95 % interval of the main metric."""
+    task, recipe = task_of(run), run.recipe()
+    loaded = load_members(run, task, *score.cell)
+    dataset = task.dataset(recipe.data.test, loaded.backbone.tokenizer, recipe.data)
+    setting = Setting(task, recipe.evaluate, Journal(quiet=True))
+    passed = predict(loaded.backbone, loaded.heads, [score.ensemble], dataset, setting)
+    predictions = passed.predictions[score.ensemble]
+    points = task.points(predictions, dataset, score.threshold)
+    low, high = score_interval(points, score.main)
+    analysis = task.analyse(dataset, {score.ensemble.parts: Said(predictions, score.threshold, True)})
+    analysis.pop("agreement", None)  # of one member with itself
+    speed = 1000 * passed.seconds[score.ensemble] / max(1, len(dataset.records))
+    value, count = score.metrics[score.main], len(dataset.records)
+    sentences = [
+        f"{score.main} {value:.2f} on {count:,} examples of test (95 % of a bootstrap: {low:.2f} to {high:.2f}).",
+        f"The model is {score.ensemble.parts} of step {run.path.name}, the best on tune ({score.tune:.2f}).",
+    ]
+    constant = task.constant(dataset)
+    if score.main in constant:
+        sentences.append(f"Always saying “{constant['says']}” has {constant[score.main]:.2f}.")
+    model = directory / "model"
+    size = sum(path.stat().st_size for path in model.glob("*")) if model.is_dir() else 0
+    about: dict[str, Any] = {"speed": f"{speed:.1f} ms per example on this machine"}
+    about |= {"files": f"{size / 2**20:.1f} MB beside the encoder {recipe.backbone.name}"} if size else {}
+    about |= {"parameters": score.cost.total_parameters, "sets": found.sizes, "task": found.task}
+    sections = [
+        Section("What was tried", [_tried(facts, score.main), *notes("Each step is a study in steps/.")]),
+        Section("The model", [Block("facts", about), *_use(model if size else None, run.path, found.task)]),
+        *analysis_sections(analysis, Album()),
+        Section("The data", notes(*found.notes)),
+        Section("Again", [Block("code", f"bertvision study {directory / 'recipe.toml'} --out {directory / 'again'}")]),
+    ]
+    write_files(Report(f"fit: {directory.name}", [], sentences, sections), directory)
+    return low, high
+
+
+def _tried(facts: dict[str, Any], metric: str) -> Block:
+    """The steps with their scores, in the order in which they were taken."""
+    steps: dict[str, dict[str, Any]] = facts["steps"]
+    rows = [one["score"] for one in steps.values()]
+    grid = grid_of(
+        ("Step", words(steps)),
+        ("What", words(one["words"] for one in steps.values())),
+        ("Best on tune", words(row.get("parts", row["member"]) for row in rows)),
+        (f"{metric}, tune", mark_best(numbers((one["tune"] for one in steps.values()), ".2f"))),
+        (f"{metric}, test", numbers((row[metric] for row in rows), ".2f")),
+        ("Time", words(duration(one["seconds"]) for one in steps.values())),
+    )
+    return Block("table", grid, "Steps")
+
+
+def _use(model: Path | None, run: Path, task: str) -> list[Block]:
+    """Commands that use the model."""
+    if model is None:
+        return [Block("code", f"bertvision evaluate {run} --data new.conll --predictions labelled.jsonl")]
+    lines = [f'bertvision ask "Who …?" FILE --reader {model}'] if task == "spans" else []
+    call = {"spans": '(question="Who …?", context="…")', "labels": ".classify(texts)", "score": ".similarity(texts)"}
+    lines += [f"bertvision serve {model}", "", "from bertvision import Reader"]
+    return [Block("code", "\n".join([*lines, f'Reader.from_pretrained("{model}"){call[task]}']))]

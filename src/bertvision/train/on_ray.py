@@ -1,0 +1,230 @@
+"""Pieces of work as tasks of Ray: on this machine, or on a cluster whose nodes share the folder of the run.
+
+Only text and plain values go through Ray: the folder, the id of a piece, an error. Everything else goes through files.
+"""
+
+import os
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bertvision.errors import UserError
+from bertvision.files import write_text
+from bertvision.states.write import Note
+from bertvision.train.cells import Cells
+from bertvision.train.progress import Journal
+from bertvision.train.tap import Tap
+from bertvision.train.workers import PATIENCE, Died, Piece, View, fill
+
+PROBE = ".probe"  # a file that proves that driver and workers see the same folder
+# Without an address Ray's servers, which run whatever code they are sent, listen on the loopback interface alone. The
+# variable says so on Linux too, whatever its name. Ray gives workers a niceness of 15: beside other work they stand
+# still.
+LOCAL = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0"}
+ANSWER = 20.0  # seconds that a cluster has to answer
+_code: set[str] = set()  # files that this worker has imported already
+_taps: dict[tuple[str, tuple[Any, ...]], Tap] = {}  # the last that this worker has worked for: it holds an encoder
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where and how the workers of a job work. token: what the probe in `run` holds, new for every driver."""
+
+    run: str
+    token: str
+    cwd: str
+    threads: int
+    code: tuple[str, ...]
+
+    @property
+    def probe(self) -> Path:
+        return Path(self.run) / PROBE
+
+    def refuse_elsewhere(self) -> None:
+        """UserError unless this process sees the files of the driver."""
+        here = socket.gethostname()
+        if not self.probe.is_file() or self.probe.read_text(encoding="utf-8") != self.token:
+            raise UserError(
+                f"{self.run}: is not the same folder on {here}; give an --out on storage that all nodes share"
+            )
+        if not Path(self.cwd).is_dir():
+            raise UserError(f"{self.cwd}: does not exist on {here}; start the command in a folder that all nodes share")
+
+
+Do = Callable[[Place, Any], Any]  # the work on a piece, in a worker
+
+
+class RayTasks:
+    """A pool of Ray tasks. address: of the cluster to join; "": one is started here, and ended with the work.
+
+    do: the work on a piece, a function that workers can import. cpus, gpus: what a piece reserves. threads: of a piece,
+    whatever it reserves: results depend on them.
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        do: Do,
+        journal: Journal,
+        *,
+        threads: int | None,
+        code: Sequence[str],
+        address: str,
+        cpus: float,
+        gpus: float,
+    ) -> None:
+        self.do, self.cpus, self.gpus, self.threads = do, cpus, gpus, threads or max(1, int(cpus))
+        files = tuple(str(Path(file).absolute()) for file in code)
+        self.place = Place(str(run.absolute()), secrets.token_hex(16), str(Path.cwd()), self.threads, files)
+        self.ray = _connect(address)
+        self.task = self.ray.remote(do_piece)
+        self.running: dict[Any, Piece] = {}
+        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        self.nodes, self.slots = len(nodes), sum(map(self._room, nodes))
+        if not self.slots:
+            why = f"{cpus:g} CPUs and {gpus:g} GPUs per cell: no node of this cluster has so many free for one"
+            if not address:
+                self.ray.shutdown()
+                raise UserError(f"--cpus-per-cell, --gpus-per-cell: {why}")
+            journal.note(f"{why}; nothing begins until one joins")
+        write_text(self.place.probe, self.place.token)
+
+    def _room(self, resources: dict[str, float]) -> int:
+        """How many pieces a node can do at a time."""
+        wanted = {"CPU": self.cpus, "GPU": self.gpus}
+        return int(min((resources.get(kind, 0.0) // each for kind, each in wanted.items() if each), default=1))
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"on": "ray", "nodes": self.nodes, "threads": self.threads, "cpus": self.cpus, "gpus": self.gpus}
+
+    @property
+    def free(self) -> bool:
+        """Ray queues what there is no room for."""
+        return True
+
+    def start(self, piece: Piece) -> Any:
+        # Ray does not retry: `fill` does, and says so.
+        options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_retries": 0, "name": piece.id}
+        handle = self.task.options(**options).remote(self.place, self.do, piece)
+        self.running[handle] = piece
+        return handle
+
+    def finished(self, handles: Sequence[Any], seconds: float) -> list[Any]:
+        return self.ray.wait(list(handles), num_returns=1, timeout=seconds)[0] if handles else []
+
+    def result(self, handle: Any) -> Any:
+        del self.running[handle]
+        try:
+            error, found = self.ray.get(handle)
+        except self.ray.exceptions.RayTaskError:  # a mistake in the program, which would come again
+            raise
+        except self.ray.exceptions.RayError as death:
+            raise Died(type(death).__name__) from None
+        if error:
+            raise UserError(error)
+        return found
+
+    def stop(self) -> None:
+        for handle in self.running:
+            self.ray.cancel(handle, force=True)
+        self.ray.shutdown()
+        self.place.probe.unlink(missing_ok=True)
+
+
+def _refuse_silent(address: str) -> None:
+    """UserError if nothing listens at host:port, for which Ray itself would wait ten minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER).close()
+        except (OSError, OverflowError) as error:
+            raise UserError(f"--address {address}: no Ray cluster answers there ({error})") from None
+
+
+def _connect(address: str) -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if not address:
+        os.environ.update(LOCAL)  # before it is imported
+    try:
+        import ray
+    except ImportError:
+        raise UserError("--on ray needs the package ray: pip install 'bertvision[ray]'") from None
+    _refuse_silent(address)
+    try:
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+        options |= {} if address else {"include_dashboard": False}
+        ray.init(address or "local", **options)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        what = f"--address {address}: no Ray cluster answers there" if address else "--on ray: Ray does not start here"
+        raise UserError(f"{what} ({reason})") from None
+    return ray
+
+
+def do_piece(place: Place, do: Do, piece: Any) -> tuple[str, Any]:
+    """Does a piece in a worker: the text of an error the user can fix, or "", and what came of it."""
+    import torch
+
+    from bertvision.registry import load_code
+
+    try:
+        place.refuse_elsewhere()
+        os.chdir(place.cwd)  # paths in a recipe may be relative
+        torch.set_num_threads(place.threads)
+        for file in [file for file in place.code if file not in _code]:
+            load_code(Path(file))
+            _code.add(file)
+        return "", do(place, piece)
+    except UserError as error:
+        return str(error), None
+
+
+def do_cell(place: Place, cell: Any) -> None:
+    """The work on a cell of a study."""
+    from bertvision.recipe import load_recipe
+    from bertvision.train.series import make_run
+
+    run = Path(place.run)
+    Cells(make_run(load_recipe(run / "recipe.toml"), run, quiet=True)).run(cell, PATIENCE)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPiece:
+    """A shard of a store of states. tap: the arguments of `Tap`, by name, but the study."""
+
+    number: int
+    tap: tuple[tuple[str, Any], ...]
+
+    @property
+    def id(self) -> str:
+        return f"shard-{self.number:05d}"
+
+
+def do_shard(place: Place, piece: ShardPiece) -> str:
+    """Writes a shard; its checksum."""
+    from bertvision.train.study import Study
+
+    if (key := (place.token, piece.tap)) not in _taps:
+        _taps.clear()
+        _taps[key] = Tap(Study.open(Path(place.run), quiet=True), **dict(piece.tap))
+    return _taps[key].write_one(piece.number)
+
+
+def tap_on_ray(source: Tap, what: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
+    """A store of states whose shards are tasks of Ray. what: the arguments of `Tap`. how: those of `RayTasks`."""
+    study, facts = source.study, dict[str, Any]()
+
+    def elsewhere(numbers: Sequence[int], note: Note) -> None:
+        if numbers:
+            pool = RayTasks(study.directory, do_shard, study.journal, **how)
+            facts.update(pool.facts)
+            pieces = [ShardPiece(number, tuple(sorted(what.items()))) for number in numbers]
+            view = View(study.journal, "shards", len(pieces), len(pieces), None)
+            fill(pieces, pool, view, done=lambda piece, found: note(piece.number, found))
+
+    found = source.write(elsewhere)
+    return found | ({"workers": facts} if facts else {})

@@ -1,0 +1,250 @@
+"""Pieces of work side by side: one loop for every kind of worker, and workers that are processes of this machine."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import IO, Any, Protocol
+
+from bertvision.errors import UserError, nearest
+from bertvision.runtime import CPU
+from bertvision.train.cells import Cells, StudyCell
+from bertvision.train.progress import Journal
+
+RETRIES = 3  # of a piece whose worker died; what it had done is not done again
+PATIENCE = 60.0  # seconds that a piece waits for the lock of a worker that died
+LOOK = 0.5  # seconds between two looks at the checkpoints and logs of running cells
+PLACES = ("processes", "ray")  # what --on may name
+
+
+class Died(Exception):
+    """A worker ended without an answer."""
+
+
+class Piece(Protocol):
+    """Something that a worker does on its own, such as a cell."""
+
+    @property
+    def id(self) -> str: ...
+
+
+class Pool(Protocol):
+    """Workers."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What study.json says about them."""
+        ...
+
+    @property
+    def free(self) -> bool:
+        """Whether another piece may be started."""
+        ...
+
+    def start(self, piece: Any) -> Any:
+        """A handle of the work on a piece."""
+        ...
+
+    def finished(self, handles: Sequence[Any], seconds: float) -> list[Any]:
+        """Those that have ended, after at most some seconds."""
+        ...
+
+    def result(self, handle: Any) -> Any:
+        """What came of it. UserError if the piece failed, Died if its worker did."""
+        ...
+
+    def stop(self) -> None:
+        """Ends all work; it can be resumed."""
+        ...
+
+
+def fill(
+    pieces: Sequence[Any],
+    pool: Pool,
+    view: "View",
+    ready: Callable[[Any], bool] = lambda piece: True,
+    done: Callable[[Any, Any], None] = lambda piece, found: None,
+) -> None:
+    """Does all pieces, each as soon as it is ready and a worker is free. done: called with each and what came of it.
+
+    A worker that dies is replaced; an error of a piece ends everything.
+    """
+    waiting, running, deaths = list(pieces), dict[Any, Any](), dict[str, int]()
+    with view.shown():
+        try:
+            while waiting or running:
+                for piece in [piece for piece in waiting if ready(piece)]:
+                    if pool.free:
+                        running[pool.start(piece)] = piece
+                        waiting.remove(piece)
+                for handle in pool.finished(list(running), LOOK):
+                    piece = running.pop(handle)
+                    try:
+                        done(piece, pool.result(handle))
+                        view.done(piece)
+                    except Died as death:
+                        deaths[piece.id] = deaths.get(piece.id, 0) + 1
+                        if deaths[piece.id] > RETRIES:
+                            raise UserError(f"{piece.id}: its worker died {deaths[piece.id]} times ({death})") from None
+                        view.journal.say(f"{piece.id}: its worker died ({death}); it goes on in another")
+                        waiting.insert(0, piece)
+                view.look(list(running.values()))
+        finally:
+            pool.stop()
+
+
+def run_on(cells: Cells, on: str, **how: Any) -> None:
+    """All cells on the workers that `--on` names, then the rest of the run here. how: see `make_pool`."""
+    refuse_unknown(on, PLACES)
+    with cells.shared():
+        if waiting := [cell for cell in cells.all if not cells.is_done(cell)]:
+            pool = make_pool(on, cells, **how)
+            for run in {one.directory: one.run_dir for one in (cells.whole, *cells.whole.studies)}.values():
+                run.start(finished=False)  # the user's command, not a worker's
+                before = run.facts().get("cells", pool.facts)["threads"]
+                if before != pool.facts["threads"]:
+                    cells.whole.journal.note(f"this run began with {before} threads per cell, which round otherwise")
+                run.add_facts(cells=pool.facts)
+            view = View(cells.whole.journal, "cells", len(cells.all), len(waiting), cells.stage)
+            fill(waiting, pool, view, cells.is_ready)
+    for study in cells.whole.studies:
+        study.runtime = CPU  # all is computed: the rest needs no device, which only the workers may have
+    cells.whole.run()
+
+
+def refuse_unknown(on: str, known: Sequence[str]) -> None:
+    if on not in known:
+        raise UserError(f"--on {on}: {nearest(on, known)}")
+
+
+class View:
+    """Progress of pieces that others work on: bars on a terminal, elsewhere a line now and then.
+
+    what: the pieces in one word. count: of all; left: of those not done yet. stage: name of the stage that a piece is
+    in, and which share of it is done; None where progress is shown by another.
+    """
+
+    EVERY = 30.0
+
+    def __init__(
+        self, journal: Journal, what: str, count: int, left: int, stage: Callable[[Any], tuple[str, float]] | None
+    ) -> None:
+        self.journal, self.what, self.count, self.ended, self.stage = journal, what, count, count - left, stage
+        self.told = time.monotonic()
+        self.bar: Any = None
+        self.bars: dict[str, Any] = {}
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        with self.journal.view() if self.stage else nullcontext() as bar:
+            self.bar = bar
+            if bar:
+                self.bars[""] = bar.add_task(self.what, total=self.count, completed=self.ended, rate="", loss="")
+            yield
+
+    def done(self, piece: Piece) -> None:
+        self.ended += 1
+        if self.bar is not None:
+            self.bar.update(self.bars[""], completed=self.ended, rate=self._counts)
+        elif self.stage:
+            self.journal.say(f"{piece.id}: done; {self._counts}")
+
+    def look(self, running: Sequence[Piece]) -> None:
+        """Shows how far those are that workers have or will get."""
+        if self.stage is None:
+            return
+        if self.bar is not None:
+            for gone in self.bars.keys() - {piece.id for piece in running} - {""}:
+                self.bar.remove_task(self.bars.pop(gone))
+            for piece in running:
+                stage, share = self.stage(piece)
+                if piece.id not in self.bars:
+                    self.bars[piece.id] = self.bar.add_task(piece.id, total=1.0, rate="", loss="")
+                self.bar.update(self.bars[piece.id], completed=share, rate=stage)
+        elif running and time.monotonic() - self.told >= self.EVERY:
+            self.told = time.monotonic()
+            stages = [(piece.id, *self.stage(piece)) for piece in running]
+            self.journal.say(
+                "; ".join([self._counts, *(f"{name}: {stage} {share:.0%}" for name, stage, share in stages)])
+            )
+
+    @property
+    def _counts(self) -> str:
+        return f"{self.ended} of {self.count} {self.what}"
+
+
+@dataclass
+class Processes:
+    """`bertvision cell` in processes of this machine, `jobs` at a time, each with a fixed number of threads."""
+
+    cells: Cells
+    jobs: int
+    threads: int
+    code: Sequence[str] = ()
+    running: dict[int, tuple["subprocess.Popen[bytes]", IO[bytes]]] = field(default_factory=dict)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"on": "processes", "jobs": self.jobs, "threads": self.threads}
+
+    @property
+    def free(self) -> bool:
+        return len(self.running) < self.jobs
+
+    def start(self, cell: StudyCell) -> int:
+        run = self.cells.whole.run_dir
+        words = ["cell", str(run.recipe_file), "--only", cell.id, "--out", str(run.path), "--json"]
+        words += ["--threads", str(self.threads), "--patience", str(PATIENCE)]
+        words += [word for file in self.code for word in ("--code", file)]
+        errors = tempfile.TemporaryFile()  # noqa: SIM115
+        threads = {"OMP_NUM_THREADS": str(self.threads), "MKL_NUM_THREADS": str(self.threads)}
+        one = subprocess.Popen(
+            [sys.executable, "-P", "-m", "bertvision", *words],  # -P: nothing of the working folder is imported
+            env=os.environ | threads,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+        )
+        self.running[one.pid] = one, errors
+        return one.pid
+
+    def finished(self, handles: Sequence[int], seconds: float) -> list[int]:
+        end = time.monotonic() + seconds
+        while not (found := [pid for pid in handles if self.running[pid][0].poll() is not None]):
+            if time.monotonic() >= end:
+                break
+            time.sleep(0.05)
+        return found
+
+    def result(self, handle: int) -> None:
+        process, errors = self.running.pop(handle)
+        with errors:
+            errors.seek(0)
+            text = errors.read().decode(errors="replace").strip()
+        if process.returncode < 0:
+            raise Died(f"process {handle}: {signal.Signals(-process.returncode).name}")
+        if process.returncode == 2:
+            raise UserError(text.removeprefix("bertvision: "))
+        if process.returncode:
+            raise RuntimeError(f"process {handle} failed:\n{text}")
+
+    def stop(self) -> None:
+        for process, errors in self.running.values():
+            process.kill()
+            process.wait()
+            errors.close()
+        self.running.clear()
+
+
+def make_pool(on: str, cells: Cells, *, jobs: int, threads: int | None, code: Sequence[str], **ray: Any) -> Pool:
+    """The workers that `--on` names."""
+    if on == "processes":
+        return Processes(cells, jobs, threads or max(1, (os.cpu_count() or 1) // jobs), code)
+    from bertvision.train.on_ray import RayTasks, do_cell
+
+    return RayTasks(cells.whole.directory, do_cell, cells.whole.journal, threads=threads, code=code, **ray)

@@ -1,0 +1,121 @@
+"""`fit` from end to end with a tiny encoder: tables, questions and sentences; Ctrl-C; going on; out of time."""
+
+import json
+import random
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import bertvision
+from bertvision import Reader, load_recipe
+from bertvision.auto import fit as fitting
+from bertvision.auto.fit import fit
+from bertvision.errors import UserError
+from bertvision.train.study import Study
+from encoders import WORDS
+from runs import encoder, questions
+from tables import conll, labelled
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    place = tmp_path_factory.mktemp("fit")
+    return fit(labelled(place / "a.csv", 60), out=place / "a", steps=2, encoder=encoder(), quiet=True)
+
+
+def test_a_table_ends_in_a_reader_a_page_and_a_recipe(fitted):
+    reader = fitted.reader()
+    assert reader.classify(["north the old city", "south the river"], ["a", "a"])[0]["label"] in ("north", "south")
+    assert list(fitted.steps) == ["01-frozen", "02-tuned"]
+    assert fitted.low <= fitted.test <= fitted.high
+    assert fitted.tune == max(step["tune"] for step in fitted.steps.values())
+    page = (fitted.directory / "report.html").read_text()
+    assert all(words in page for words in ("02-tuned", "Confusion matrix", "What was tried", "95 %"))
+    best = fitted.directory / "steps" / fitted.step / "recipe.toml"
+    assert load_recipe(fitted.directory / "recipe.toml") == load_recipe(best)
+    assert (fitted.directory / "model" / "README.md").is_file()
+
+
+def test_the_same_steps_give_the_same_model(fitted, tmp_path):
+    data = fitted.directory.parent / "a.csv"
+    again = bertvision.fit(data, out=tmp_path / "b", steps=2, encoder=encoder(), quiet=True)
+    assert (again.step, again.test, again.tune) == (fitted.step, fitted.test, fitted.tune)
+    files = [path.relative_to(fitted.directory) for path in fitted.directory.rglob("*.safetensors")]
+    assert len(files) > 5
+    for file in files:
+        one, other = load_file(again.directory / file), load_file(fitted.directory / file)
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_it_goes_on_where_it_stopped_and_refuses_other_data(fitted, tmp_path, monkeypatch):
+    data = fitted.directory.parent / "a.csv"
+    monkeypatch.setattr(Study, "run", lambda self: pytest.fail("this step is done"))
+    again = fit(data, out=fitted.directory, steps=2, encoder=encoder(), quiet=True)
+    assert (again.step, again.test) == (fitted.step, fitted.test)
+    with pytest.raises(UserError, match="holds the fit of other data or options"):
+        fit(labelled(tmp_path / "b.csv", 90, 1), out=fitted.directory, steps=2, encoder=encoder(), quiet=True)
+
+
+def interrupt(monkeypatch, error, after: int) -> None:
+    """Makes the study after so many raise `error`."""
+    run, begun = Study.run, []
+
+    def maybe(self):
+        begun.append(self)
+        if len(begun) > after:
+            raise error
+        return run(self)
+
+    monkeypatch.setattr(Study, "run", maybe)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), fitting.OutOfTime()])
+def test_an_interrupted_step_leaves_the_best_so_far(tmp_path, monkeypatch, error):
+    interrupt(monkeypatch, error, 1)
+    found = fit(labelled(tmp_path / "a.csv", 40), out=tmp_path / "a", minutes=30, encoder=encoder(), quiet=True)
+    assert list(found.steps) == ["01-frozen"]
+    assert Reader.from_pretrained(found.model).tasks == ("labels",)
+    assert (tmp_path / "a" / "report.html").is_file()
+    log = [json.loads(line) for line in (tmp_path / "a" / "log.jsonl").read_text().splitlines()]
+    (plan,) = [entry for entry in log if entry["event"] == "plan"]
+    assert plan["chosen"] == "02-tuned"
+    assert set(plan["expected"]) >= {"02-tuned", "03-adapters"}
+
+
+def test_ctrl_c_before_the_first_model_is_passed_on(tmp_path, monkeypatch):
+    interrupt(monkeypatch, KeyboardInterrupt(), 0)
+    with pytest.raises(KeyboardInterrupt):
+        fit(labelled(tmp_path / "a.csv", 40), out=tmp_path / "a", encoder=encoder(), quiet=True)
+
+
+def test_questions_end_in_a_reader(tmp_path):
+    found = fit(questions(60), out=tmp_path / "q", steps=1, encoder=encoder(), quiet=True)
+    answer = found.reader()(question="what is the city", context="the old city was great")
+    assert {"answer", "score", "no_answer_score"} <= answer.keys()
+
+
+def test_sentences_end_in_a_run(tmp_path):
+    found = fit(conll(tmp_path / "b.conll", 60), out=tmp_path / "b", steps=1, encoder=encoder(), quiet=True)
+    assert (found.metric, found.model) == ("f1", None)
+    assert (found.directory / "steps" / found.step / "metrics.json").is_file()
+    with pytest.raises(UserError, match="no readers for this task"):
+        found.reader()
+
+
+def test_scores_end_in_a_reader(tmp_path):
+    chance = random.Random(0)
+    rows = []
+    for number in range(60):
+        words = chance.choices(WORDS.split(), k=6)
+        rows.append({"text": " ".join([*words, *["king"] * (number % 12)]), "y": number % 12})
+    (tmp_path / "c.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = fit(tmp_path / "c.jsonl", out=tmp_path / "c", steps=1, encoder=encoder(), quiet=True)
+    assert found.metric == "spearman"
+    assert isinstance(found.reader().similarity("the king"), float)
+
+
+def test_unknown_options_are_named():
+    with pytest.raises(UserError, match="did you mean 'minutes'"):
+        fit("a.csv", minuts=3)

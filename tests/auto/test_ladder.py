@@ -1,0 +1,49 @@
+"""The steps of `fit`: they depend on the data alone; with little time the largest that fits is taken."""
+
+import itertools
+
+import pytest
+
+from bertvision.auto.ladder import Rung, _tunings, ladder, next_rung
+from bertvision.auto.look import Item, Looked
+from bertvision.errors import UserError
+from bertvision.recipe import Recipe
+
+FILES = {"train": "a.jsonl", "tune": "b.jsonl", "test": "c.jsonl"}
+
+
+def found(count: int, task: str = "labels") -> Looked:
+    items = [Item((f"text {n}",), "ab"[n % 2]) for n in range(count)]
+    data = {"text": ["t"], "label": "y", "max_length": 64, "overlap": 8}
+    return Looked(task, data, {"train": items, "tune": items[:10], "test": items[:10]})
+
+
+def test_steps_grow_and_never_see_an_example_too_often():
+    for count in (12, 870, 5000, 60_000):
+        seen = [limit * epochs for limit, epochs in _tunings(count)]
+        assert all(b >= 1.5 * a for a, b in itertools.pairwise(seen))
+        assert max(epochs for _, epochs in _tunings(count)) <= 20
+    assert _tunings(12) == [(12, 20.0)]
+    assert _tunings(60_000)[:2] == [(1500, 1.0), (5000, 1.0)]
+
+
+def test_the_ladder_begins_frozen_and_is_made_of_ordinary_recipes():
+    rungs = ladder(found(870), FILES, "minilm", 3)
+    assert [rung.name for rung in rungs][:2] == ["01-frozen", "02-tuned"]
+    assert rungs[0].recipe.finetune.epochs == 0
+    assert {rung.recipe.bank.states for rung in rungs if not rung.recipe.finetune.epochs} == {"stored"}
+    assert any(rung.recipe.finetune.adapters for rung in rungs)
+    assert rungs[-1].recipe.seeds == (4,)
+    assert rungs == ladder(found(870), FILES, "minilm", 3)
+
+
+def test_pocket_is_for_questions():
+    with pytest.raises(UserError, match="pocket"):
+        ladder(found(100), FILES, "pocket", 1)
+
+
+@pytest.mark.parametrize(("left", "wanted"), [(5, None), (20, "a"), (50, "b"), (190, "c"), (250, "a"), (1000, "a")])
+def test_the_largest_step_that_fits_is_never_spoilt_by_a_smaller(left, wanted):
+    rungs = [Rung(name, Recipe(), 1) for name in "abc"]
+    chosen = next_rung(rungs, {"a": 10.0, "b": 40.0, "c": 160.0}, left)
+    assert (chosen.name if chosen else None) == wanted
