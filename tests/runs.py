@@ -196,7 +196,8 @@ def bertvision(*args: object, cwd: Path, largest: int = resource.RLIM_INFINITY) 
 
 def together(world: int, *args: object, cwd: Path, env: Mapping[str, str] | None = None) -> list[Command]:
     """`torchrun --nproc-per-node WORLD -m bertvision ARGS`, as commands that can be killed one by one. env: variables
-    they find; SHARD_BYTES: of stores, SLOW: seconds that each batch of scoring and each shard takes longer."""
+    they find; SHARD_BYTES: of stores, SLOW: seconds that each batch of scoring and each shard takes longer, LATE: the
+    process that complains a second later."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         shared = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
@@ -215,9 +216,12 @@ def _main(words: Sequence[str], cwd: str, out: str, err: str, largest: int, env:
         write.write_store.__kwdefaults__["shard_bytes"] = int(size)
     if pause := env.get("SLOW"):
         scoring._look, write.write_shard = (_slower(work, float(pause)) for work in (scoring._look, write.write_shard))
-    from bertvision.cli import main
+    from bertvision import cli
 
-    main()
+    if env.get("LATE") == env.get("RANK", "0"):
+        complain = cli._complain
+        cli._complain = lambda text: (time.sleep(1), complain(text))[1]
+    cli.main()
 
 
 def _slower(work: Callable, seconds: float) -> Callable:

@@ -27,6 +27,7 @@ NOTHING: Mapping[str, str] = {}
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # for `deterministic`; read with the first product on CUDA
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", "xpu": "cpu:gloo,xpu:xccl"}  # of torch.distributed
 PATIENCE = timedelta(days=7)  # of a process for the others, which may be busy with what one does alone
+ASKING = 5.0  # seconds that the main process waits at its end for the others, one of which may have been killed
 FETCH_STEPS = 16  # between two fetches of losses from a device that would have to wait for each
 
 
@@ -281,15 +282,23 @@ def is_main() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def tells_why() -> bool:
+@contextmanager
+def tells_why() -> Iterator[bool]:
     """Whether this process is to say why the job ends: the first of them that asks, and before they have joined the
-    main one, for all then fail alike."""
+    main one, for all then fail alike. Afterwards the process that keeps the count stays for the others to ask."""
     if not torch.distributed.is_initialized():
-        return is_main()
+        yield is_main()
+        return
     try:
-        return torch.distributed.distributed_c10d._get_default_store().add("ended", 1) == 1
-    except RuntimeError:  # the process that kept the count is gone
-        return True
+        store = torch.distributed.distributed_c10d._get_default_store()
+        first = store.add("ended", 1) == 1
+    except RuntimeError:  # the process that kept the count was killed
+        yield True
+        return
+    yield first
+    give_up = time.monotonic() + ASKING
+    while is_main() and store.add("ended", 0) < torch.distributed.get_world_size() and time.monotonic() < give_up:
+        time.sleep(0.05)
 
 
 def _join(device: str) -> tuple[str, int, int]:

@@ -160,9 +160,11 @@ def test_what_cannot_be_shared_is_one_line(runtime, says):
     assert str(error.value).startswith(says)
 
 
-def test_a_search_is_one_process(tmp_path):
+@pytest.mark.parametrize("late", ["0", "1"])
+def test_a_search_is_one_process_and_one_of_two_says_so(late, tmp_path):
     recipe = tiny_recipe(tmp_path / "study.toml", **TABLES)
-    done = [one.wait() for one in together(2, "search", recipe, "--out", tmp_path / "run", cwd=tmp_path)]
+    search = ("search", recipe, "--out", tmp_path / "run")
+    done = [one.wait() for one in together(2, *search, cwd=tmp_path, env={"LATE": late})]
     (line,) = [line for one in done for line in one.err.splitlines()]  # whichever was first
     assert done[0].code == 2 and line.endswith(": search: runs in one process; start it without torchrun")
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -106,12 +107,15 @@ def _advice() -> str:
 
 def _complain(text: str) -> int:
     who = "bertvision" if RANK == "0" else f"bertvision, process {RANK}"
-    if "WORLD_SIZE" not in os.environ or _tells_why():
-        print(f"{who}: {' '.join(text.split())}", file=sys.stderr)
+    with _tells_why() as mine:
+        if mine:
+            print(f"{who}: {' '.join(text.split())}", file=sys.stderr)
     return 2
 
 
-def _tells_why() -> bool:
+def _tells_why() -> AbstractContextManager[bool]:
+    if "WORLD_SIZE" not in os.environ:
+        return nullcontext(True)
     from bertvision.runtime import tells_why
 
     return tells_why()
