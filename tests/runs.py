@@ -53,6 +53,7 @@ processes.set_forkserver_preload(
 )
 
 ARTICLE = 10  # questions
+FILE_EVENTS = {"open", "os.mkdir", "os.rename"}  # what Python tells of before it does it
 LENGTHS = {"max_length": 64, "overlap": 8}  # of windows in tokens
 
 
@@ -147,16 +148,22 @@ class Done:
 class Command:
     """`bertvision ARGS` in a process of its own; cwd: where it runs and where its output goes.
 
-    largest: it cannot write files of more bytes, as on a disk that is full. env: variables it finds.
+    largest: it cannot write files of more bytes, as on a disk that is full. env: variables it finds. hold: once
+    something in `cwd` matches this pattern, it stands still at its next file, for `kill_when` to find it there.
     """
 
     def __init__(
-        self, *args: object, cwd: Path, largest: int = resource.RLIM_INFINITY, env: Mapping[str, str] | None = None
+        self,
+        *args: object,
+        cwd: Path,
+        largest: int = resource.RLIM_INFINITY,
+        env: Mapping[str, str] | None = None,
+        hold: str = "",
     ) -> None:
         self.streams = [cwd / f".stream-{time.monotonic_ns()}-{number}" for number in (1, 2)]
         words = [str(arg) for arg in args]
         self.process = processes.Process(
-            target=_main, args=(words, str(cwd), *map(str, self.streams), largest, env or {})
+            target=_main, args=(words, str(cwd), *map(str, self.streams), largest, env or {}, hold)
         )
         self.process.start()
 
@@ -179,6 +186,7 @@ class Command:
                 return True
         self.process.join(timeout=1)
         assert not self.running, "it went on for too long"
+        assert not self.process.exitcode, self.wait()
         return False
 
     def wait(self) -> Done:
@@ -204,12 +212,14 @@ def together(world: int, *args: object, cwd: Path, env: Mapping[str, str] | None
     return [Command(*args, cwd=cwd, env={**shared, **(env or {}), "RANK": str(rank)}) for rank in range(world)]
 
 
-def _main(words: Sequence[str], cwd: str, out: str, err: str, largest: int, env: Mapping[str, str]) -> None:
+def _main(words: Sequence[str], cwd: str, out: str, err: str, largest: int, env: Mapping[str, str], hold: str) -> None:
     os.environ.update(env)
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
     for descriptor, path in ((1, out), (2, err)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
     os.chdir(cwd)
+    if hold:
+        sys.addaudithook(lambda event, _: _stand_still(Path(cwd), hold) if event in FILE_EVENTS else None)
     torch.set_num_threads(1)  # the same order of additions in every process
     sys.argv = ["bertvision", *words]
     if size := env.get("SHARD_BYTES"):
@@ -222,6 +232,11 @@ def _main(words: Sequence[str], cwd: str, out: str, err: str, largest: int, env:
         complain = cli._complain
         cli._complain = lambda text: (time.sleep(1), complain(text))[1]
     cli.main()
+
+
+def _stand_still(directory: Path, pattern: str) -> None:
+    while next(directory.glob(pattern), None) is not None:
+        time.sleep(1)
 
 
 def _slower(work: Callable, seconds: float) -> Callable:

@@ -129,7 +129,7 @@ def test_a_process_killed_while_they_store_or_score(what, rank, whole_run, whole
 
 @pytest.mark.parametrize("moment", ["finetune", "heads-1"])
 def test_a_killed_process_ends_the_job_and_another_number_of_them_goes_on(moment, whole, tmp_path):
-    main, other = start(2, tmp_path)
+    main, other = start(2, tmp_path, {"SLOW": "0.3"})
     seen = tmp_path / "run" / "seed-1" / f"{moment}.snapshot.safetensors"
     assert other.kill_when(seen.exists)
     done = main.wait()

@@ -21,10 +21,10 @@ def whole(tmp_path_factory) -> Path:
     return finished(tmp_path_factory.mktemp("whole"))
 
 
-def start(directory: Path, **tables: object) -> Command:
+def start(directory: Path, hold: str = "", **tables: object) -> Command:
     # snapshot_seconds = 0: a snapshot after every step, so that kills hit the writing as well
     recipe = tiny_recipe(directory / "study.toml", snapshot_seconds=0, **tables)
-    return Command("study", recipe, "--out", directory / "run", cwd=directory)
+    return Command("study", recipe, "--out", directory / "run", cwd=directory, hold=hold and f"run/{hold}")
 
 
 def finished(directory: Path, **tables: object) -> Path:
@@ -67,8 +67,7 @@ def exists(run: Path, pattern: str) -> bool:
     ],
 )
 def test_a_kill_in_the_middle_of_a_stage(moment, whole, tmp_path):
-    command = start(tmp_path)
-    assert command.kill_when(lambda: exists(tmp_path / "run", moment))
+    assert start(tmp_path, moment).kill_when(lambda: exists(tmp_path / "run", moment))
     assert not exists(tmp_path / "run", "report.html")
     assert_same_run(finished(tmp_path), whole)
     if moment.endswith(".safetensors"):
@@ -92,7 +91,7 @@ def test_kills_while_states_are_stored_and_read(tmp_path):
         "seed-1/heads-0.5.states",
         "seed-1/heads-2.snapshot.safetensors",
     ):
-        assert start(tmp_path / "killed", **stored).kill_when(lambda moment=moment: exists(run, moment))
+        assert start(tmp_path / "killed", moment, **stored).kill_when(lambda moment=moment: exists(run, moment))
     assert finished(tmp_path / "killed", **stored) == run
     expected = tensors(whole)
     assert len(expected) > 20

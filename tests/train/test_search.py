@@ -146,7 +146,7 @@ def test_killed_for_real_it_ends_the_same(tmp_path):
         args = ("search", recipe, "--trials", 4, "--round", 2, "--out", tmp_path / name / "run", "--json")
         if name == "killed":
             begun = tmp_path / name / "run" / "search" / "round-1.json"
-            assert Command(*args, cwd=tmp_path / name).kill_when(begun.exists)
+            assert Command(*args, cwd=tmp_path / name, hold="run/search/round-1.json").kill_when(begun.exists)
         done = bertvision(*args, cwd=tmp_path / name)
         assert done.code == 0, done.err
         runs[name] = json.loads(done.out)

@@ -142,7 +142,8 @@ def test_killed_in_the_middle_it_goes_on(tmp_path):
         recipe_in(place, data={"train": questions(600)})
     assert tap(places[0]).code == 0
     store = places[1] / "run" / "states" / "untuned-train-all-all-fp16"
-    command = Command("tap", places[1] / "study.toml", "--out", places[1] / "run", cwd=places[1])
+    words = ("tap", places[1] / "study.toml", "--out", places[1] / "run")
+    command = Command(*words, cwd=places[1], hold="run/states/*/.shard-*")
     assert command.kill_when(lambda: any(store.glob(".shard-*")))
     assert not any(store.glob("shard-*"))
     assert tap(places[1]).code == 0
