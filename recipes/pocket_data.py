@@ -1,4 +1,4 @@
-"""Writes the training files of pocket: python recipes/pocket_data.py DATA FIRST.json SECOND.json
+"""Writes the training files of pocket: python recipes/pocket_data.py DATA FIRST.json SECOND.json THIRD.json
 
 DATA holds squad2/train-recovered.json (about two fifths of SQuAD 2.0's training set) and squadshifts/*.json. Nothing of
 the development set is used, nor of SQuADShifts' Reddit part. The same bytes every time.
@@ -8,6 +8,9 @@ questions; 4,000 questions of its other paragraphs; 1,500 each of new Wikipedia 
 half as many unanswerable ones made of them.
 SECOND, for recipes/pocket-second.toml: the paragraphs with unanswerable questions again; 2,500 questions of the others,
 1,500 of new Wikipedia articles and 2,500 of product reviews, none of which FIRST has, with 0.3 times as many
+unanswerable ones made of the last two.
+THIRD, for recipes/pocket-third.toml: half of the paragraphs with unanswerable questions once more; 4,000 questions of the
+others, 1,000 of new Wikipedia articles and 1,500 of product reviews, none of which FIRST or SECOND has, with half as many
 unanswerable ones made of the last two.
 """
 
@@ -32,10 +35,13 @@ class Amounts:
     wiki: int
     reviews: int
     negatives: float
+    both: float = 1.0
+    """Share of the paragraphs with unanswerable questions."""
 
 
 FIRST = Amounts(20261118, plain=4000, wiki=1500, reviews=1500, negatives=0.5)
 SECOND = Amounts(20261119, plain=2500, wiki=1500, reviews=2500, negatives=0.3)
+THIRD = Amounts(20261120, plain=4000, wiki=1000, reviews=1500, negatives=0.5, both=0.5)
 
 
 def build(folder: Path, amounts: Amounts, used: frozenset[str] = frozenset()) -> list[dict[str, Any]]:
@@ -46,6 +52,8 @@ def build(folder: Path, amounts: Amounts, used: frozenset[str] = frozenset()) ->
         for paragraph in article["paragraphs"]:
             holder = both if any(qa["is_impossible"] for qa in paragraph["qas"]) else plain
             holder.append({"context": paragraph["context"], "qas": paragraph["qas"]})
+    if amounts.both < 1:
+        both = rng.sample(both, round(amounts.both * len(both)))
     rng.shuffle(plain)
     extra: list[dict[str, Any]] = []
     count = 0
@@ -94,7 +102,7 @@ def _articles(path: Path) -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     used: frozenset[str] = frozenset()
-    for file, amounts in zip(sys.argv[2:], (FIRST, SECOND), strict=False):
+    for file, amounts in zip(sys.argv[2:], (FIRST, SECOND, THIRD), strict=False):
         articles = build(Path(sys.argv[1]), amounts, used)
         Path(file).write_text(json.dumps({"version": "v2.0", "data": articles}), encoding="utf-8")
-        used = frozenset(qa["id"] for article in articles for part in article["paragraphs"] for qa in part["qas"])
+        used |= frozenset(qa["id"] for article in articles for part in article["paragraphs"] for qa in part["qas"])

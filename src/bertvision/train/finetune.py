@@ -129,7 +129,7 @@ def finetune(
     else:
         apply(backbone.model, tuning, job.seed)
     spec, seed, windows = head_spec(recipe.head), job.seed, train.windows
-    head = runtime.to(make_head(spec, backbone, task, seed))
+    head = runtime.to(_first_head(spec, backbone, task, seed, recipe.start))
     plan = plan_batches(windows, recipe, seed)
     below = _frozen(backbone, tuning) if recipe.lower == "stored" else NO_FLOPS
     learner = _joint_learner(backbone, head, recipe, len(plan), seed)
@@ -223,6 +223,24 @@ def make_head(spec: dict[str, Any], backbone: Backbone, task: Task, seed: int = 
     """A new head for this backbone; its starting values come from `seed` alone."""
     with CPU.seed(seed, "head"):
         return build_head(spec, **head_shape(backbone, task))
+
+
+def _first_head(spec: dict[str, Any], backbone: Backbone, task: Task, seed: int, start: str) -> Head:
+    """The head that tuning begins with: the one tuned with the encoder in `start`, if it has this spec; else a new one."""
+    head = make_head(spec, backbone, task, seed)
+    if not start:
+        return head
+    checkpoint, reader = (find_tuned(start).with_name(name) for name in ("head.safetensors", "heads.safetensors"))
+    file = checkpoint if checkpoint.is_file() else reader
+    tensors, about = load_tensors(file, "head", "give another finetune.start", finite=True)
+    prefix = ""
+    if file == reader:  # one file for all its tasks and heads
+        about, prefix = about.get(task.name, {}), f"{task.name}/backbone/"
+        about = {"head": about.get("entries", {}).get("backbone"), "specs": about.get("specs")}
+    if about["head"] and head_spec(saved_spec(about["head"], about)) == spec:
+        with fitting(file, "head", "give another finetune.start"):
+            head.load_state_dict({key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)})
+    return head
 
 
 def head_shape(backbone: Backbone, task: Task) -> dict[str, Any]:
