@@ -54,7 +54,17 @@ SHORTER = {
     **dict.fromkeys(("hulburd-table1", "hulburd-table2", "hulburd-table3"), ("finetune.epochs=0.5",)),
     **dict.fromkeys(("silva-table1", "silva-table2", "silva-table3"), ("finetune.epochs=0.5",)),
     "pocket": ("finetune.precision=fp32", "finetune.checkpoints=[]"),
-    "pocket-second": ("finetune.precision=fp32", "finetune.checkpoints=[]", "finetune.start="),
+    **dict.fromkeys(
+        ("pocket-second", "pocket-third"),
+        ("finetune.precision=fp32", "finetune.checkpoints=[]", "finetune.start="),
+    ),
+    **dict.fromkeys(
+        ("pocket-ablation", "pocket-encoders"),
+        (
+            *("finetune.precision=fp32", "runtime.precision=fp32"),
+            'variants=[{name = "all"}, {name = "adapters", finetune = {train_layers = 0, adapters = 8}}]',
+        ),
+    ),
     "reproduction": (
         *("finetune.precision=fp32", "runtime.precision=fp32", "seeds=[1]"),
         *("finetune.epochs=1", "finetune.checkpoints=[0, 0.3]", "bank.at=[0.3, 1]"),
