@@ -2,7 +2,7 @@
 
 DATA holds squad2/train-recovered.json. Each question there has an `origin`: `copy` came with its paragraph, `joined`
 was put to a paragraph that was found by its answer and its words. Some paragraphs are tokenised (a space before every
-comma), many of those in lower case. Every file has 1,600 answerable questions of one kind and a number of unanswerable
+comma), many of those in lower case. Every file has 1,000 answerable questions of one kind and a number of unanswerable
 ones; a larger number holds the smaller. The same bytes every time.
 """
 
@@ -12,15 +12,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ANSWERABLE = 1600
-UNANSWERABLE = 800
+ANSWERABLE = 1000
+UNANSWERABLE = 500
 FILES = {  # name: kind of the answerable questions, number of unanswerable ones
     "copy": ("copy", UNANSWERABLE),
     "joined": ("joined", UNANSWERABLE),
     "tokenised": ("tokenised", UNANSWERABLE),
     "unanswerable-0": ("copy", 0),
-    "unanswerable-1600": ("copy", 1600),
-    "unanswerable-3200": ("copy", 3200),
+    "unanswerable-1000": ("copy", 1000),
+    "unanswerable-2000": ("copy", 2000),
 }
 
 
