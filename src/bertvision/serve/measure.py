@@ -12,8 +12,7 @@ from bertvision.errors import UserError
 from bertvision.evaluate.bootstrap import Points, score_interval
 from bertvision.evaluate.calibration import auroc, calibration_error, null_probability, reliability
 from bertvision.evaluate.squad import answerable, question_scores, score
-from bertvision.serve.answers import collector_of, cut, rank
-from bertvision.serve.arguments import Options
+from bertvision.serve.answers import Options, collector_of, cut, rank
 from bertvision.serve.reader import Progress, Reader
 from bertvision.tasks.decode import SpanPredictions
 from bertvision.tasks.spans import POINTS
