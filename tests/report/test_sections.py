@@ -7,9 +7,8 @@ from matplotlib.figure import Figure
 
 from bertvision.evaluate.ensemble import BEST, GREEDY
 from bertvision.report.differences import difference_blocks
-from bertvision.report.findings import analysis_sections, marked_passage
+from bertvision.report.findings import analysis_sections, marked_passage, probe_blocks
 from bertvision.report.page import compose
-from bertvision.report.probes import probe_blocks
 from bertvision.report.render import Album
 from bertvision.report.rows import Metric, main_rows
 from bertvision.report.sections import (

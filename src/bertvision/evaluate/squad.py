@@ -75,7 +75,7 @@ def best_threshold(
     It lets the threshold rise from "all empty" over the questions in the order of their no-answer score and keeps
     the first of the best. Two habits of the official are kept for comparability: the start is called 0.0, and
     questions of equal score pass one after the other, as if a threshold could part them. To *choose* a
-    threshold use `evaluate.threshold.choose_threshold`, which has neither.
+    threshold use `evaluate.calibration.choose_threshold`, which has neither.
     """
     current = best = float(sum(not has for has in has_answer.values()))
     threshold = 0.0

@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 from bertvision.report import TEXTS
 from bertvision.report.figures import Panel, cost_figure
 from bertvision.report.grid import Cell, Column, difference_cell, gap_cell, grid_of, numbers, words
-from bertvision.report.published import Entry
 from bertvision.report.reading import Study
 from bertvision.report.render import Album, Block, Picture, notes, pictures
-from bertvision.report.rows import Equal, Metric, Row, is_number, main_metric, metrics_of, rows_by_kind
+from bertvision.report.rows import Entry, Equal, Metric, Row, is_number, main_metric, metrics_of, rows_by_kind
 
 SPANS_F1 = "HasAns_spans_f1"
 SOURCES = {"zero": "threshold 0", "tune": "threshold tuned", "spans": "spans alone"}

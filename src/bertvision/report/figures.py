@@ -22,10 +22,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from bertvision.evaluate.pareto import pareto_front
+from bertvision.evaluate.score import pareto_front
 from bertvision.report import TEMPLATES
-from bertvision.report.published import Entry, beside
-from bertvision.report.rows import ROLES, Metric, Row, is_number
+from bertvision.report.rows import ROLES, Entry, Metric, Row, beside, is_number
 
 INK = "#767676"  # equally far from white and from near-black; the page replaces it by its text colour
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito, without yellow and black

@@ -5,9 +5,8 @@ from pathlib import Path
 
 from bertvision.report import TEXTS
 from bertvision.report.differences import difference_blocks
-from bertvision.report.findings import analysis_sections
+from bertvision.report.findings import analysis_sections, probe_blocks
 from bertvision.report.grid import paper_grid
-from bertvision.report.probes import probe_blocks
 from bertvision.report.reading import Study, read_study
 from bertvision.report.render import Album, Badge, Block, Report, Section, notes, write_files
 from bertvision.report.rows import main_rows, metrics_of

@@ -8,8 +8,7 @@ from typing import Any
 from bertvision.errors import UserError
 from bertvision.evaluate.score import Score
 from bertvision.recipe import reached
-from bertvision.report.published import Entry, for_run, for_variant, of_another_run
-from bertvision.report.rows import Row, summarise, with_intervals
+from bertvision.report.rows import Entry, Row, for_run, for_variant, of_another_run, summarise, with_intervals
 from bertvision.train.contents import Contents
 from bertvision.train.run_dir import RunDir
 

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 
-from bertvision.evaluate.pareto import efficiency
-from bertvision.evaluate.score import Score
+from bertvision.evaluate.score import Score, efficiency
 from bertvision.report import TEXTS
 from bertvision.report.differences import SECONDS, against_cost, published_points
 from bertvision.report.figures import Panel, front_figure, loss_figure, score_figure, share_figure
@@ -23,17 +22,20 @@ from bertvision.report.grid import (
     score_cell,
     words,
 )
-from bertvision.report.published import Entry, beside, called, sources
 from bertvision.report.reading import Study
 from bertvision.report.render import Album, Block, Picture, notes, pictures
 from bertvision.report.rows import (
     COSTS,
     FRONTS,
+    Entry,
     Metric,
     Row,
+    beside,
+    called,
     main_metric,
     metrics_of,
     rows_by_kind,
+    sources,
     summarise,
 )
 from bertvision.train.progress import heads_stage, tuning_stage

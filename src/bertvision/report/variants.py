@@ -23,19 +23,23 @@ from bertvision.report.grid import (
     score_cell,
     words,
 )
-from bertvision.report.published import Entry, beside, of_another_run, sources, without_counterpart
 from bertvision.report.reading import Study
 from bertvision.report.render import Album, Block, Section, notes, pictures
 from bertvision.report.rows import (
     ROLES,
+    Entry,
     Metric,
     Row,
+    beside,
     best_of,
     interval_of,
     judge,
     main_metric,
     main_rows,
     metrics_of,
+    of_another_run,
+    sources,
+    without_counterpart,
 )
 from bertvision.report.sections import cost_blocks, tuning_losses
 from bertvision.report.sentences import NOTHING_YET, over_seeds, sentence, side

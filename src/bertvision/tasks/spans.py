@@ -12,8 +12,8 @@ from bertvision.data.splits import article_sets, training_part
 from bertvision.data.squad import records
 from bertvision.data.windows import make_windows
 from bertvision.evaluate.bootstrap import Mean, Points
+from bertvision.evaluate.calibration import choose_threshold
 from bertvision.evaluate.squad import answerable, question_scores, score
-from bertvision.evaluate.threshold import choose_threshold
 from bertvision.recipe import DataRecipe, EvaluateRecipe
 from bertvision.tasks.base import Dataset, Said, Task, agreement, same_share
 from bertvision.tasks.decode import SpanCollector, SpanPredictions
