@@ -9,6 +9,7 @@ import numpy as np
 from annotated_types import Interval
 from numpy.typing import ArrayLike, NDArray
 
+from bertvision.evaluate.metrics import ranks
 from bertvision.schema import LARGEST, STRICT, Number
 
 
@@ -151,7 +152,5 @@ def auroc(score: ArrayLike, happened: ArrayLike) -> float | None:
     wins, losses = int(positive.sum()), int((~positive).sum())
     if not wins or not losses:
         return None
-    from scipy.stats import rankdata  # slow to import
-
-    ranks = rankdata(np.asarray(score, np.float64))  # from 1, ties share the mean of theirs
-    return float((ranks[positive].sum() - wins * (wins + 1) / 2) / (wins * losses))
+    order = ranks(np.asarray(score, np.float64))
+    return float((order[positive].sum() - wins * (wins + 1) / 2) / (wins * losses))

@@ -194,7 +194,9 @@ class SpanPredictions:
     @classmethod
     def from_json(cls, rows: dict[str, Any], where: str = "predictions") -> "SpanPredictions":
         """Reads what `to_json` gave."""
-        try:
+        from bertvision.tasks.base import reading_predictions
+
+        with reading_predictions(where):
             width = max((len(row["nbest"]) for row in rows.values()), default=0) or 1
             chars = np.zeros((len(rows), width, 2), np.int64)
             scores = np.full((len(rows), width), -np.inf)
@@ -205,10 +207,6 @@ class SpanPredictions:
                     chars[place, rank] = entry["start"], entry["end"]
                     scores[place, rank] = entry["score"]
             doubts = np.array([float(row["no_answer_score"]) for row in rows.values()])
-        except (TypeError, KeyError, AttributeError, ValueError) as error:
-            from bertvision.tasks.base import predictions_error
-
-            raise predictions_error(where, error) from None
         return cls(list(rows), texts, chars, scores, doubts)
 
 

@@ -33,12 +33,12 @@ from bertvision.tasks.base import (
     Task,
     agreement,
     disputes,
+    error_entry,
     error_rows,
     gold_of,
-    predictions_error,
+    reading_predictions,
     same_share,
     single,
-    text_entry,
 )
 from bertvision.tasks.decode import array_of
 from bertvision.tasks.spans import Spans
@@ -181,11 +181,9 @@ class LabelPredictions:
     @classmethod
     def from_json(cls, rows: Mapping[str, Any], where: str = "predictions") -> "LabelPredictions":
         """Reads what `to_json` gave."""
-        try:
+        with reading_predictions(where):
             labels = tuple(next(iter(rows.values()))["probabilities"]) if rows else ()
             found = [[float(row["probabilities"][label]) for label in labels] for row in rows.values()]
-        except (TypeError, KeyError, AttributeError, ValueError) as error:
-            raise predictions_error(where, error) from None
         return cls(list(rows), labels, np.array(found).reshape(len(rows), len(labels)))
 
 
@@ -271,6 +269,6 @@ def mistakes(records: Sequence[Any], gold: NDArray, members: Mapping[str, LabelP
 
     def entry(row: int) -> dict[str, Any]:
         answers = {name: values[row] for name, values in said.items()}
-        return text_entry(records[row], [labels[gold[row]]], answers)
+        return error_entry(records[row], [labels[gold[row]]], answers)
 
     return error_rows(sorts + disputes(right, sure), list(members), right, entry)

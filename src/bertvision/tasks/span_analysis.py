@@ -11,7 +11,7 @@ from bertvision.data.squad import Record, normalize, question_word
 from bertvision.evaluate.calibration import auroc, calibration_error, null_probability, reliability
 from bertvision.evaluate.ensemble import BACKBONE
 from bertvision.evaluate.squad import f1
-from bertvision.tasks.base import Sort, disputes, error_rows
+from bertvision.tasks.base import Sort, disputes, error_entry, error_rows
 from bertvision.tasks.decode import SpanPredictions
 
 
@@ -158,14 +158,8 @@ def mistakes(records: Sequence[Record], verdicts: Mapping[str, Verdict]) -> list
     right = np.array([verdict.exact for verdict in verdicts.values()])  # (M, Q)
 
     def entry(row: int) -> dict[str, Any]:
-        record = records[row]
-        return {
-            "id": record.id,
-            "question": record.question,
-            "context": record.context,
-            "gold": list(dict.fromkeys(record.answers)),
-            "answers": {name: verdict.answers[row] for name, verdict in verdicts.items()},
-        }
+        answers = {name: verdict.answers[row] for name, verdict in verdicts.items()}
+        return error_entry(records[row], list(dict.fromkeys(records[row].answers)), answers)
 
     return error_rows(sorts_of_mistake(records, verdicts), list(verdicts), right, entry)
 
