@@ -9,10 +9,10 @@ import pytest
 from bertvision.report.figures import (
     Panel,
     cost_figure,
+    curve_figure,
     front_figure,
     layer_figure,
     looks,
-    loss_figure,
     reliability_figure,
     render,
     score_figure,
@@ -40,7 +40,7 @@ DRAWN = {
     "score": lambda names: score_figure(study(members=names), F1),
     "front": lambda names: front_figure(Panel("", F1, study(members=names)), PRICE),
     "cost": lambda names: cost_figure([Panel("A", F1, study(members=names))] * 3, PRICE),
-    "loss": lambda names: loss_figure({name: [(0.0, 3.0), (1.0, 2.0)] for name in names}),
+    "loss": lambda names: curve_figure({name: [(0.0, 3.0), (1.0, 2.0)] for name in names}, "epochs", "loss"),
     "layers": lambda names: layer_figure({name: [0.25, 0.75] for name in names}),
     "reliability": lambda names: reliability_figure(
         {name: [{"confidence": 0.2, "observed": 0.3, "questions": 5}] for name in names}

@@ -113,8 +113,8 @@ def _draw_panel(axes: Axes, panel: Panel, cost: Metric, look: Mapping[str, tuple
             bar = [rival + known.interval.low, rival + known.interval.high]
             axes.plot([x, x], bar, color=colour, linewidth=1.6, alpha=0.55, solid_capstyle="butt")
         axes.plot(x, y, marker, color=colour, markersize=6)
-    for x, y in panel.published:
-        axes.plot(x, y, "o", color=INK, markerfacecolor="none", markersize=6)
+    for point in panel.published:
+        _draw_published(axes, *point)
     _cost_axis(axes, [x for x, _ in [*place.values(), *panel.published]])
     axes.set(xlabel=cost.label, ylabel=panel.metric.label)
     axes.set_title(panel.title, fontsize=10, loc="left")
@@ -145,8 +145,8 @@ def front_figure(panel: Panel, cost: Metric) -> Figure:
     for number, row in enumerate(rows):
         colour, marker = ROLE_LOOKS[row.role]
         axes.plot(costs[number], scores[number], marker, color=colour, markersize=7 if front[number] else 4)
-    for x, y in panel.published:
-        axes.plot(x, y, "o", color=INK, markerfacecolor="none", markersize=6)
+    for point in panel.published:
+        _draw_published(axes, *point)
     for place, number in enumerate(best, 1):  # neighbours are close: their numbers alternate between the sides
         offset, side = ((-5, 5), "right") if place % 2 else ((6, -11), "left")
         point: dict[str, Any] = {"xy": (costs[number], scores[number]), "xytext": offset, "textcoords": "offset points"}
@@ -196,15 +196,26 @@ def share_figure(rows: Sequence[Row], metric: Metric, paper: Sequence[Entry] = (
 
 
 @styled
-def loss_figure(curves: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
-    """Losses along training. curves: learner -> (epochs, loss)."""
+def curve_figure(
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    xlabel: str,
+    ylabel: str,
+    marked: bool = False,
+    expected: float | None = None,
+) -> Figure:
+    """Lines through points (x, y), by name. marked: points are marked, x is whole. expected: a vertical line."""
     figure, axes = _canvas(3.2, curves)
     drawn = []
-    for (colour, _), points in zip(looks(len(curves)), curves.values()):
-        drawn += axes.plot(*zip(*points), color=colour, linewidth=1.2)
-    axes.set(xlabel="epochs of training", ylabel="loss")
-    axes.grid()
-    figure.legend(drawn, list(map(_short, curves)), loc="outside lower left", ncols=_columns(curves))
+    for (colour, marker), points in zip(looks(len(curves)), curves.values()):
+        look: dict[str, Any] = {"marker": marker, "markersize": 4.5, "linewidth": 1.4} if marked else {"linewidth": 1.2}
+        drawn += axes.plot(*zip(*points), color=colour, **look)
+    if expected is not None:
+        axes.axvline(expected, color=INK, linewidth=1, linestyle=":")
+    if marked:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.grid(axis="y" if marked else "both")
+    _legend(figure, drawn, curves)
     return figure
 
 
@@ -218,7 +229,7 @@ def type_figure(shares: Mapping[str, Mapping[str, float]], published: Mapping[st
         for (colour, marker), kind in zip(looks(len(types)), types):
             axes.plot(own[kind], place, marker, color=colour, markersize=6)
             if kind in published.get(name, {}):
-                axes.plot(published[name][kind], place, marker, color=colour, markerfacecolor="none", markersize=6)
+                _draw_published(axes, published[name][kind], place, marker, colour)
     axes.set(ylim=(len(shares) - 0.5, -0.8), yticks=[], xlabel="right, percent")
     axes.spines["left"].set_visible(False)
     axes.grid(axis="x")
@@ -245,7 +256,7 @@ def reliability_figure(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Fig
         drawn += axes.plot(x, y, color=colour, marker=marker, markersize=3, linewidth=1.2)
     axes.set(xlabel="predicted probability", ylabel="observed share", xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
     axes.grid()
-    figure.legend(drawn, list(map(_short, curves)), loc="outside lower left", ncols=_columns(curves))
+    _legend(figure, drawn, curves)
     return figure
 
 
@@ -313,7 +324,7 @@ def _line_figure(
         drawn += axes.plot(x, means, "--" if role == "ensemble" else "-", markersize=4.5, **look)
         for at, entry in zip(x, published[name]):
             if is_number(entry.get(metric.key)):
-                axes.plot(at, entry[metric.key], marker, color=colour, markerfacecolor="none", markersize=6)
+                _draw_published(axes, at, entry[metric.key], marker, colour)
     drawn += [axes.axhline(level, color=INK, linewidth=2.6)] if level is not None else []
     drawn += [PUBLISHED] if shown else []
     points = sorted({place(row) for rows in lines.values() for row in rows})
@@ -321,7 +332,7 @@ def _line_figure(
         axes.set_xticks(points, [f"{point:g}" if level is None else f"{100 * point:g} %" for point in points])
     axes.set(xlabel=xlabel, ylabel=metric.label)
     axes.grid(axis="y")
-    figure.legend(drawn, list(map(_short, names)), loc="outside lower left", ncols=_columns(names))
+    _legend(figure, drawn, names)
     return figure
 
 
@@ -330,6 +341,14 @@ def _canvas(height: float, names: Sequence[str] | Mapping[str, Any] = ()) -> tup
     inches = height + 0.2 * -(-len(names) // _columns(names))
     figure = Figure(figsize=(5.2, inches), layout="constrained", facecolor="none")
     return figure, figure.add_subplot(facecolor="none")
+
+
+def _draw_published(axes: Axes, x: float, y: float, marker: str = "o", colour: str = INK) -> None:
+    axes.plot(x, y, marker, color=colour, markerfacecolor="none", markersize=6)
+
+
+def _legend(figure: Figure, drawn: Sequence[Line2D], names: Sequence[str] | Mapping[str, Any]) -> None:
+    figure.legend(drawn, list(map(_short, names)), loc="outside lower left", ncols=_columns(names))
 
 
 def _columns(names: Sequence[str] | Mapping[str, Any]) -> int:

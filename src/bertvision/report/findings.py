@@ -6,21 +6,9 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any
 
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
-
 from bertvision.evaluate.ensemble import BACKBONE
 from bertvision.report import TEXTS
-from bertvision.report.figures import (
-    INK,
-    _canvas,
-    _columns,
-    layer_figure,
-    looks,
-    reliability_figure,
-    styled,
-    type_figure,
-)
+from bertvision.report.figures import curve_figure, layer_figure, reliability_figure, type_figure
 from bertvision.report.grid import Cell, Column, Grid, grid_of, mark_best, numbers, words
 from bertvision.report.reading import Study
 from bertvision.report.render import Album, Block, Picture, Section, notes, pictures
@@ -234,21 +222,6 @@ def probe_blocks(study: Study, album: Album) -> list[Block]:
     return blocks
 
 
-@styled
-def probe_figure(curves: Mapping[str, Mapping[int, float]], ylabel: str, expected: float | None = None) -> Figure:
-    """Scores of probes against the layer they read. curves: name -> layer -> score. expected: a vertical line."""
-    figure, axes = _canvas(3.2, curves)
-    for found, (colour, marker) in zip(curves.values(), looks(len(curves))):
-        axes.plot(list(found), list(found.values()), "-", color=colour, marker=marker, markersize=4.5, linewidth=1.4)
-    if expected is not None:
-        axes.axvline(expected, color=INK, linewidth=1, linestyle=":")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set(xlabel="layer (0: embedding output)", ylabel=ylabel)
-    axes.grid(axis="y")
-    figure.legend(axes.get_lines()[: len(curves)], list(curves), loc="outside lower left", ncols=_columns(curves))
-    return figure
-
-
 def _by_layer(study: Study, scores: dict[str, float]) -> dict[str, Scores]:
     entries = study.recipe.get("heads", [])
     found: dict[str, Scores] = {}
@@ -265,7 +238,8 @@ def _checkpoint(found: dict[str, Scores], metric: Metric, epoch: float, album: A
     expected = expected_layer(list(upto.values())) if whole else None
     grid = _grid(found, gains_of_layers(list(upto.values())) if whole else [], metric)
     text = f"Expected layer, weighted by what each layer adds to those below: {expected:.2f}." if expected else ""
-    figure = probe_figure(found, metric.label, expected)
+    curves = {kind: list(scores.items()) for kind, scores in found.items()}
+    figure = curve_figure(curves, "layer (0: embedding output)", metric.label, marked=True, expected=expected)
     caption = f"{metric.label} of probes by layer at epoch {epoch:g}"
     picture = album.draw(f"probe {epoch:g}", caption, figure)
     return [Block("table", grid, caption), *notes(*([text] if text else [])), *pictures(picture)]

@@ -8,7 +8,7 @@ from itertools import groupby
 from bertvision.evaluate.score import Score, efficiency
 from bertvision.report import TEXTS
 from bertvision.report.differences import SECONDS, against_cost, published_points
-from bertvision.report.figures import Panel, front_figure, loss_figure, score_figure, share_figure
+from bertvision.report.figures import Panel, curve_figure, front_figure, score_figure, share_figure
 from bertvision.report.grid import (
     Cell,
     Grid,
@@ -41,6 +41,7 @@ from bertvision.report.rows import (
 from bertvision.train.progress import heads_stage, tuning_stage
 
 UNDER = {"tune": ", threshold tuned", "zero": ", threshold at zero"}
+LOSS_AXES = ("epochs of training", "loss")
 ELSEWHERE = {"title", "paper", "command", "dropped", "variants", "constant"}
 
 
@@ -110,7 +111,7 @@ def loss_blocks(study: Study, album: Album) -> list[Block]:
     drawn = []
     for name, what, curves in (("tuning", "tuning", tuning), ("heads", "training of the heads", heads)):
         if known := {label: points for label, points in curves.items() if len(points) > 1}:
-            drawn.append(album.draw(f"loss {name}", f"Loss along the {what}", loss_figure(known)))
+            drawn.append(album.draw(f"loss {name}", f"Loss along the {what}", curve_figure(known, *LOSS_AXES)))
     return [*pictures(*drawn), *notes(TEXTS["losses"])] if drawn else []
 
 

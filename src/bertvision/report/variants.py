@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from bertvision.evaluate.bootstrap import Interval
 from bertvision.report import TEXTS
 from bertvision.report.differences import SOURCES, SPANS_F1
-from bertvision.report.figures import loss_figure, score_figure
+from bertvision.report.figures import curve_figure, score_figure
 from bertvision.report.grid import (
     LOSS,
     Cell,
@@ -41,7 +41,7 @@ from bertvision.report.rows import (
     sources,
     without_counterpart,
 )
-from bertvision.report.sections import cost_blocks, tuning_losses
+from bertvision.report.sections import LOSS_AXES, cost_blocks, tuning_losses
 from bertvision.report.sentences import NOTHING_YET, over_seeds, sentence, side
 
 HEADINGS = {"backbone": "Backbone", "head": "Best head", "ensemble": "Ensemble"}
@@ -214,7 +214,9 @@ def _together(study: Study, found: Sequence[Outcome], album: Album) -> list[Sect
         blocks += pictures(album.draw("score", caption, score_figure(shown, metric)))
     tuning = {one.name: tuning_losses(study.variants[one.name]) for one in found}
     if curves := {name: points for name, points in tuning.items() if len(points) > 1}:
-        blocks += pictures(album.draw("loss tuning", "Loss along the tuning, first seed", loss_figure(curves)))
+        blocks += pictures(
+            album.draw("loss tuning", "Loss along the tuning, first seed", curve_figure(curves, *LOSS_AXES))
+        )
     blocks.append(Block("fold", [Block("table", member_grid(rows), EVERYTHING)], EVERYTHING))
     costs = cost_blocks(shown, replace(study, paper=()), album)
     return [Section("On the same data", blocks), *([Section("Costs", costs)] if costs else [])]
