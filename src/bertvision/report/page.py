@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bertvision.report import TEXTS
-from bertvision.report.differences import difference_blocks
 from bertvision.report.findings import analysis_sections, probe_blocks
 from bertvision.report.grid import paper_grid
 from bertvision.report.reading import Study, read_study
@@ -13,6 +12,7 @@ from bertvision.report.rows import main_rows, metrics_of
 from bertvision.report.sections import (
     cost_blocks,
     data_line,
+    difference_blocks,
     ensemble_blocks,
     fact_blocks,
     greedy_blocks,

@@ -18,8 +18,7 @@ from bertvision.report.findings import agreement_grid, group_grids, number_grid,
 from bertvision.report.grid import Grid, main_grid
 from bertvision.report.reading import Study
 from bertvision.report.rows import Entry, Row, sources, summarise
-from bertvision.report.sections import row_notes
-from bertvision.report.sentences import over_seeds
+from bertvision.report.sentences import over_seeds, row_notes
 from bertvision.report.variants import outcome_grid, outcomes_of
 from bertvision.states.layout import readable
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 
 from bertvision.evaluate.bootstrap import Interval
 from bertvision.report import TEXTS
-from bertvision.report.differences import SOURCES, SPANS_F1
 from bertvision.report.figures import curve_figure, score_figure
 from bertvision.report.grid import (
     LOSS,
@@ -41,7 +40,7 @@ from bertvision.report.rows import (
     sources,
     without_counterpart,
 )
-from bertvision.report.sections import LOSS_AXES, cost_blocks, tuning_losses
+from bertvision.report.sections import LOSS_AXES, SOURCES, SPANS_F1, cost_blocks, tuning_losses
 from bertvision.report.sentences import NOTHING_YET, over_seeds, sentence, side
 
 HEADINGS = {"backbone": "Backbone", "head": "Best head", "ensemble": "Ensemble"}
