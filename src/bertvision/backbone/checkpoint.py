@@ -1,25 +1,34 @@
-"""DOC"""
+"""Trained tensors of an encoder: saved as one small file, loaded over the untouched encoder.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, get_args
-import torch
-from torch import Tensor
-from bertvision.errors import UserError, nearest
+A safetensors file of exactly the tensors that trained, or of their compressed difference to the plain encoder. Its
+header holds the tuning plan, the shape of the encoder and a fingerprint of the frozen weights, or of all plain ones, so
+that it is never loaded into another encoder.
+
+A compressed difference D (m, n) is kept as L^T R with L (r, m) and R (r, n), the r largest terms of its singular value
+decomposition; vectors, and matrices that factors would not make smaller, are kept whole. Numbers are fp32, fp16, or
+int8 with a scale for each row. Tensors that did not change are left out.
+"""
+
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Literal, get_args
+
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+
 from bertvision.backbone.anatomy import depth, pooler, width
 from bertvision.backbone.plan import Plan, Tuning
 from bertvision.backbone.tuning import apply, is_added, plan_of, unused
-from bertvision.errors import UserError
+from bertvision.errors import UserError, nearest
 from bertvision.files import fitting, load_whole, write_tensors
 
+FORMAT, COMPRESSED = "bertvision tuning 1", "bertvision tuning 2"
+FILES = ("backbone.safetensors", "encoder.safetensors")  # names in a checkpoint and in a reader
+PROBE = 64  # leading numbers of each frozen tensor that enter its fingerprint
 Numbers = Literal["fp32", "fp16", "int8"]
 RANKS = (16, 32, 48, 64, 96, 128)  # those that `rank=auto` tries
 LEFT, RIGHT, SCALE = ":left", ":right", ":scale"  # endings of the names of a tensor's parts
@@ -111,11 +120,6 @@ def _stored(name: str, values: Tensor, numbers: str) -> dict[str, Tensor]:
 def _value(tensors: Mapping[str, Tensor], name: str) -> Tensor:
     stored = tensors[name]
     return stored.float() * tensors[name + SCALE] if stored.dtype == torch.int8 else stored.float()
-
-
-FORMAT, COMPRESSED = "bertvision tuning 1", "bertvision tuning 2"
-FILES = ("backbone.safetensors", "encoder.safetensors")  # names in a checkpoint and in a reader
-PROBE = 64  # leading numbers of each frozen tensor that enter its fingerprint
 
 
 def trained_state(model: PreTrainedModel) -> dict[str, Tensor]:
