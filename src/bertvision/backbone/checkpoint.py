@@ -46,7 +46,7 @@ class Compression:
 
 
 def parse_compression(text: str) -> list[Compression]:
-    """`rank=64`, `rank=64,fp16`, `rank=auto` -> the compressions to try, the smallest first; int8 unless told."""
+    """`rank=64`, `rank=64,fp16`, `rank=auto` -> the compressions to try, the smallest first; int8 by default."""
     words = [word.strip() for word in text.split(",")]
     ranks, numbers = [word.removeprefix("rank=") for word in words if word.startswith("rank=")], "int8"
     for word in (word for word in words if not word.startswith("rank=")):

@@ -82,7 +82,7 @@ class Calibration:
 
 
 def fit_calibration(no_answer: ArrayLike, has_answer: ArrayLike) -> Calibration | None:
-    """The logistic curve of greatest likelihood on questions (Q,), of which `has_answer` tells the answerable ones.
+    """The logistic curve of greatest likelihood on questions (Q,), `has_answer` marks the answerable ones.
 
     Targets are smoothed as Platt's, so that questions that the score separates leave the slope finite. None if all
     are alike, or if unanswerable questions do not have higher scores.

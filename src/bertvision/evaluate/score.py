@@ -171,7 +171,7 @@ SAME = 0.02  # a checkpoint whose cost differs by no more than this share counts
 def pareto_front(cost: Sequence[float], score: Sequence[float]) -> NDArray[np.bool_]:
     """(n,) whether no other of the n points costs no more and scores no less, being better in one of the two.
 
-    Equal points stand or fall together. A point with an unknown (NaN) cost or score is not on the front.
+    Equal points are all on the front, or none is. A point with an unknown (NaN) cost or score is not on the front.
     """
     costs, scores = np.asarray(cost, np.float64), np.asarray(score, np.float64)
     front = np.zeros(len(costs), bool)

@@ -102,8 +102,8 @@ def print_analysis(found: Mapping[str, Any], console: Console | None = None, pap
 
 def _print_error(error: Mapping[str, Any], console: Console) -> None:
     console.print(Text(error["question"], "bold"))
-    spoken = error["context"].split()
-    context = " ".join(spoken[:CONTEXT_WORDS]) + (" …" if len(spoken) > CONTEXT_WORDS else "")
+    words = error["context"].split()
+    context = " ".join(words[:CONTEXT_WORDS]) + (" …" if len(words) > CONTEXT_WORDS else "")
     right = f"right: {' / '.join(error['gold']) or 'no answer'}"
     answers = "; ".join(f"{name}: {text or 'no answer'}" for name, text in error["answers"].items())
     for line in filter(None, (context, right, answers, error["why"])):

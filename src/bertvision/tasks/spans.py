@@ -296,15 +296,15 @@ def sorts_of_mistake(records: Sequence[Record], verdicts: Mapping[str, Verdict])
     spans = np.array([verdict.spans_f1 for verdict in everyone])
     said = np.array([[bool(text) for text in verdict.answers] for verdict in everyone])
     wrong, certain = ~right.any(axis=0), np.abs(doubt).min(axis=0)
-    spoken, silent = wrong & said.all(axis=0), wrong & has & ~said.any(axis=0)
+    answered, silent = wrong & said.all(axis=0), wrong & has & ~said.any(axis=0)
     alike = np.ptp([*coded({name: one.answers for name, one in verdicts.items()}).values()], axis=0) == 0
     held_back = silent & (spans.min(axis=0) == 1)
     sorts: list[Sort] = [
-        ("there is no answer, yet all members give one, and are sure", spoken & ~has, certain),
+        ("there is no answer, yet all members give one, and are sure", answered & ~has, certain),
         ("there is an answer, yet all members say there is none, and are sure", silent, certain),
-        ("all members give the same wrong span: they may have a point", spoken & has & alike, certain),
-        ("all members hold back the right span: the threshold's fault", held_back, -certain),
-        ("a near miss: the right place, the wrong ends", spoken & has & (f1s.min(axis=0) > 0), f1s.mean(axis=0)),
+        ("all members give the same wrong span: the given answer may be wrong", answered & has & alike, certain),
+        ("all members say there is no answer, but their best span is right", held_back, -certain),
+        ("a near miss: the right place, the wrong ends", answered & has & (f1s.min(axis=0) > 0), f1s.mean(axis=0)),
     ]
     return sorts + disputes(right, certain)
 
