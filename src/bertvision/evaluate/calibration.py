@@ -12,6 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from bertvision.evaluate.metrics import ranks
 from bertvision.schema import LARGEST, STRICT, Number
 
+SATURATED = 50.0  # no-answer scores beyond it say no more
+
 
 def choose_threshold(
     answered: Sequence[float], emptied: Sequence[float], no_answer_scores: Sequence[float]
@@ -45,9 +47,6 @@ def _between(unsure: np.ndarray, kept: int) -> float:
     upper = float(unsure[kept])
     middle = lower + (upper - lower) / 2
     return middle if lower <= middle < upper else lower  # between neighbouring floats there is no middle
-
-
-SATURATED = 50.0  # no-answer scores beyond it say no more
 
 
 def null_probability(no_answer: ArrayLike) -> NDArray[np.float64]:

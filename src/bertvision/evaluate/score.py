@@ -12,6 +12,7 @@ from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import Ensemble, Member, _fits
 
 WEIGHT_BYTES = 4  # heads are kept in fp32
+SAME = 0.02  # a checkpoint whose cost differs by no more than this share counts as one of equal cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +164,6 @@ class Score:
         also = {key.removeprefix("also_"): numbers.pop(key) for key in [*numbers] if key.startswith("also_")}
         main, tune = tuned[0] if tuned else ("", None)
         return cls(ensemble, threshold, texts.pop("threshold_from"), numbers, cost, main, tune, also, **texts)
-
-
-SAME = 0.02  # a checkpoint whose cost differs by no more than this share counts as one of equal cost
 
 
 def pareto_front(cost: Sequence[float], score: Sequence[float]) -> NDArray[np.bool_]:

@@ -18,6 +18,8 @@ from bertvision.train.bank import unique_names
 Plain = Mapping[str, Any]
 SCORED = ("accuracy", "pearson", "spearman")  # scores, shown in the tables of scores
 CURVES = 6  # reliability curves that can be distinguished in one figure
+ALONE, UP_TO = "the layer alone", "the layers up to it"
+Scores = dict[int, float]  # by layer
 
 
 def published_grid(members: Mapping[str, Plain], paper: Sequence[Entry]) -> Grid:
@@ -203,10 +205,6 @@ def _errors(errors: Sequence[Plain], spans: bool) -> list[Block]:
             blocks.append(Block("table", grid_of(("Member", words(answers)), ("Answer", said)), "Answers"))
         folds.append(Block("fold", blocks, str(error.get("question") or error.get("id") or "?")))
     return [Block("heading", "Examples of errors"), *(notes(TEXTS["errors"]) if spans else []), *folds] if folds else []
-
-
-ALONE, UP_TO = "the layer alone", "the layers up to it"
-Scores = dict[int, float]  # by layer
 
 
 def probe_blocks(study: Study, album: Album) -> list[Block]:

@@ -21,6 +21,13 @@ ALSO = "also_"  # prefix of the metrics of a second test set
 NOT_A_METRIC = re.compile(
     "seed|checkpoint|fraction|head_epochs|threshold|loss|tune_.*|ms_per_question|(.*_)?(total|parameters|seconds|flops|bytes|gib)"
 )
+# A published result (`paper` of a recipe): checkpoint, member, and any numbers that a score row has, costs included, or
+# that the analysis of a member has, shares in percent (`second_right`, `right_tokens`; see `[analysis]` of
+# templates/texts.toml). member = "ensemble" means the backbone with a head at that checkpoint, whichever head that is.
+# `when` gives the settings of the run that it belongs to, in the form of --set ("finetune.train_layers=6
+# finetune.adapters=0"), `label` the paper's name for that run; `variant` may name the variant instead. `on` says what
+# it was measured on, if that is not what the study reads ("BERT-large, SQuAD 2.0"). `source` is cited below the table.
+Entry = Mapping[str, Any]
 
 
 class Metric(NamedTuple):
@@ -257,15 +264,6 @@ def _is_best(row: Row, rivals: Sequence[Row], key: str) -> bool:
     highest = max(spread.mean for spread in spreads if len(spread.values) == most)
     mine = row.scores[key]
     return len(spreads) > 1 and len(mine.values) == most and mine.mean == highest
-
-
-# A published result (`paper` of a recipe): checkpoint, member, and any numbers that a score row has, costs included, or
-# that the analysis of a member has, shares in percent (`second_right`, `right_tokens`; see `[analysis]` of
-# templates/texts.toml). member = "ensemble" means the backbone with a head at that checkpoint, whichever head that is.
-# `when` gives the settings of the run that it belongs to, in the form of --set ("finetune.train_layers=6
-# finetune.adapters=0"), `label` the paper's name for that run; `variant` may name the variant instead. `on` says what
-# it was measured on, if that is not what the study reads ("BERT-large, SQuAD 2.0"). `source` is cited below the table.
-Entry = Mapping[str, Any]
 
 
 def for_run(paper: Iterable[Entry], recipe: Mapping[str, Any]) -> list[Entry]:

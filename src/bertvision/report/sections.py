@@ -47,6 +47,9 @@ from bertvision.train.progress import heads_stage, tuning_stage
 SPANS_F1 = "HasAns_spans_f1"
 SOURCES = {"zero": "threshold 0", "tune": "threshold tuned", "spans": "spans alone"}
 SECONDS, FLOPS = Metric("train_seconds", "seconds of training", 1), Metric("train_flops", "FLOPs of training", 0)
+UNDER = {"tune": ", threshold tuned", "zero": ", threshold at zero"}
+LOSS_AXES = ("epochs of training", "loss")
+ELSEWHERE = {"title", "paper", "command", "dropped", "variants", "constant"}
 
 
 def sources_of_gain(rows: Sequence[Row]) -> dict[str, tuple[Metric, list[Row]]]:
@@ -126,11 +129,6 @@ def _equal_epoch(known: Equal | None) -> str:
         return ""
     epoch = "" if known.epoch is None else f"epoch {known.epoch:.3g}"
     return ", ".join(filter(None, [epoch, {"interpolated": known.how, "beyond": "beyond the last"}.get(known.how)]))
-
-
-UNDER = {"tune": ", threshold tuned", "zero": ", threshold at zero"}
-LOSS_AXES = ("epochs of training", "loss")
-ELSEWHERE = {"title", "paper", "command", "dropped", "variants", "constant"}
 
 
 def score_blocks(study: Study, album: Album) -> list[Block]:

@@ -30,6 +30,12 @@ OPTIONS = (
     *("max_answer_len", "handle_impossible_answer", "align_to_words"),
 )
 Asked = str | Sequence[str] | Mapping[str, str] | Sequence[Mapping[str, str]] | None
+SURROGATES = re.compile("[\ud800-\udfff]")  # halves of characters: Python can hold them, tokenizers cannot
+# Scripts that are written without spaces, or with particles attached: Thai to Khmer, Japanese, Chinese, Korean.
+UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]")
+WORD = re.compile(r"\w+")
+ALIKE = 5  # candidates collected for each answer that is shown: most are spellings of one another
+Answer = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +147,6 @@ def _aligned(given: Mapping[str, Any]) -> tuple[list[Any], bool]:
 def _check_string(what: str, value: Any) -> None:
     if not isinstance(value, str):
         raise UserError(f"{what}: must be a string, not {type(value).__name__}")
-
-
-SURROGATES = re.compile("[\ud800-\udfff]")  # halves of characters: Python can hold them, tokenizers cannot
-# Scripts that are written without spaces, or with particles attached: Thai to Khmer, Japanese, Chinese, Korean.
-UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]")
-WORD = re.compile(r"\w+")
-ALIKE = 5  # candidates collected for each answer that is shown: most are spellings of one another
-Answer = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

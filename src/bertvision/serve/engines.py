@@ -22,6 +22,8 @@ from bertvision.serve.config import TaskConfig
 from bertvision.serve.reader_dir import Heads
 from bertvision.tasks.decode import SpanCollector
 
+BATCH_TOKENS = 2048  # a gradient of all layers is kept beside the states
+
 
 class TorchEngine:
     """Encoder and heads in torch. heads: {task's name: {head's name: head}}; tasks: their configurations."""
@@ -68,9 +70,6 @@ def blend(config: TaskConfig, members: Sequence[Tensor], batch: Batch) -> Tensor
         return members[0].float()
     ensemble = dataclasses.replace(config.ensemble, how=task.joined_by(config.ensemble.how))
     return ensemble.blend([task.log_probabilities(logits, batch.mask) for logits in members])
-
-
-BATCH_TOKENS = 2048  # a gradient of all layers is kept beside the states
 
 
 @dataclass(frozen=True, slots=True)
