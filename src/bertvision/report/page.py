@@ -38,13 +38,13 @@ def compose(study: Study) -> Report:
     """The report of a study."""
     album, lost = Album(), list[str]()  # lost: sentences on files that do not hold what belongs there
     if study.variants:
-        sentences, sections = outcome_sentences(outcomes_of(study)), joint_sections(study, album)
+        found = outcomes_of(study)
+        sentences, sections = outcome_sentences(found), joint_sections(study, found, album)
         for name, one in study.variants.items():
             first, *more = _single(one, Album(name, album.names), lost, name) or [Section("", notes("No scores yet."))]
             folds = [Block("fold", section.blocks, section.title) for section in more]
             sections.append(Section(name, [*first.blocks, *folds]))
-        rows = [row for one in study.variants.values() for row in one.rows]
-        rest = paper_grid(metrics_of(rows), (), apart(study))
+        rest = paper_grid(metrics_of(study.all_rows), (), apart(study))
     else:
         sentences, sections = summary_sentences(study.rows, study.recipe), _single(study, album, lost)
         rest = paper_grid(metrics_of(study.rows), study.rows, study.paper)

@@ -43,6 +43,12 @@ class Study:
             return self.contents.scores
         return [replace(score, variant=name) for name, one in self.variants.items() for score in one.scores]
 
+    @property
+    def all_rows(self) -> list[Row]:
+        """Its rows and those of its variants, with the names of variants."""
+        inner = [replace(row, variant=name) for name, one in self.variants.items() for row in one.rows]
+        return [*self.rows, *inner]
+
     def synthetic(self) -> bool:
         """Whether any of the data was made by a program, as study.json says or the recipe asks for."""
         labels = self.facts.get("data") or {}

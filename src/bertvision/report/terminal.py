@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -29,8 +28,7 @@ CONTEXT_WORDS = 60  # shown of a context
 def print_study(study: Study) -> None:
     """Prints the scores of a study, with published ones beside them, and the notes of its score rows."""
     if study.variants:
-        rows = [replace(row, variant=name) for name, one in study.variants.items() for row in one.rows]
-        Console().print(grid_table(outcome_grid(outcomes_of(study)), _over(rows)))
+        Console().print(grid_table(outcome_grid(outcomes_of(study)), _over(study.all_rows)))
     else:
         Console().print(score_table(study.rows, study.paper))
     _print_notes(study.scores)

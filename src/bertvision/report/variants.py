@@ -83,7 +83,7 @@ def outcomes(rows: Sequence[Row], papers: Mapping[str, Sequence[Entry]]) -> list
 
 
 def outcomes_of(study: Study) -> list[Outcome]:
-    found = outcomes(_rows(study), {name: one.paper for name, one in study.variants.items()})
+    found = outcomes(study.all_rows, {name: one.paper for name, one in study.variants.items()})
     return [_with_gaps(one, study) for one in found]
 
 
@@ -175,9 +175,9 @@ def outcome_sentences(found: Sequence[Outcome]) -> list[str]:
     ]
 
 
-def joint_sections(study: Study, album: Album) -> list[Section]:
-    """The table of all variants, and joint plots if they share test set and metric."""
-    if not (found := outcomes_of(study)):
+def joint_sections(study: Study, found: Sequence[Outcome], album: Album) -> list[Section]:
+    """The table of all variants, and joint plots if they share test set and metric. found: their outcomes."""
+    if not found:
         return []
     blocks = [Block("table", outcome_grid(found), "All variants"), *notes(TEXTS["variants"])]
     blocks += notes(*sources(entry for one in found for entry in one.paper))
@@ -201,7 +201,7 @@ def same_test(study: Study, found: Sequence[Outcome]) -> bool:
 
 def _together(study: Study, found: Sequence[Outcome], album: Album) -> list[Section]:
     """Curves, the table of all members and costs, of variants that can be compared."""
-    metric, rows = found[0].metric, main_rows(_rows(study))
+    metric, rows = found[0].metric, main_rows(study.all_rows)
     best = {(one.name, row.name) for one in found for row in one.rows.values()}
     shown = [row for row in rows if (row.variant, row.name) in best]
     blocks = []
@@ -219,10 +219,6 @@ def _together(study: Study, found: Sequence[Outcome], album: Album) -> list[Sect
     blocks.append(Block("fold", [Block("table", member_grid(rows), EVERYTHING)], EVERYTHING))
     costs = cost_blocks(shown, replace(study, paper=()), album)
     return [Section("On the same data", blocks), *([Section("Costs", costs)] if costs else [])]
-
-
-def _rows(study: Study) -> list[Row]:
-    return [replace(row, variant=name) for name, one in study.variants.items() for row in one.rows]
 
 
 def _score(one: Outcome, role: str) -> Cell:
