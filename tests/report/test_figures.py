@@ -16,7 +16,6 @@ from bertvision.report.figures import (
     reliability_figure,
     render,
     score_figure,
-    share_figure,
 )
 from bertvision.report.rows import Metric, with_intervals
 from report.rows import row, summarised
@@ -89,7 +88,7 @@ def test_score_by_share_of_the_data():
             ("conv", 72.0, {}),  # seen with all the data only: no line
         )
     )
-    axes = share_figure(rows, F1).axes[0]
+    axes = score_figure(rows, F1, by_share=True).axes[0]
     assert [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines] == [
         ([0.3, 1.0], [68.0, 71.0]),
         ([0, 1], [70.0, 70.0]),  # the backbone, from edge to edge

@@ -32,6 +32,7 @@ MARKERS = ("o", "s", "^", "D", "v")  # five markers and six colours: the first t
 ROLE_LOOKS = {"backbone": (INK, "o"), "head": (COLOURS[0], "^"), "ensemble": (COLOURS[1], "s")}
 CELL_HEIGHT = 0.54  # of a line of a heat map; the rest is for its name
 PUBLISHED = Line2D([], [], color=INK, marker="o", linestyle="", markerfacecolor="none", markersize=6)
+Curves = Mapping[str, Sequence[tuple[float, float]]]  # name -> points (x, y)
 styled = mpl.rc_context(fname=TEMPLATES / "figures.mplstyle")
 
 
@@ -82,9 +83,7 @@ def cost_figure(panels: Sequence[Panel], cost: Metric, across: bool = True) -> F
     for axes, panel in zip(grid.flat, panels):
         _draw_panel(axes, panel, cost, look)
     keys = [Line2D([], [], color=INK, marker="o", linewidth=2.6, markersize=4.5)]
-    keys += [
-        Line2D([], [], color=colour, marker=marker, linestyle="", markersize=6) for colour, marker in look.values()
-    ]
+    keys += [Line2D([], [], color=colour, marker=mark, linestyle="", markersize=6) for colour, mark in look.values()]
     published = [PUBLISHED] if any(panel.published for panel in panels) else []
     labels = ["backbone", *map(_short, names), *["published" for _ in published]]
     figure.legend([*keys, *published], labels, loc="outside lower left", ncols=columns)
@@ -102,8 +101,7 @@ def _draw_panel(axes: Axes, panel: Panel, cost: Metric, look: Mapping[str, tuple
         axes.plot(ends, [line[-1][1]] * 2, "--", color=INK, linewidth=1.2, alpha=0.7)
     for row in backbone:  # beside the line; the first is close to the axis
         offset, side = ((5, -11), "left") if row is backbone[0] else ((-6, 4), "right")
-        point: dict[str, Any] = {"xy": place[id(row)], "xytext": offset, "textcoords": "offset points"}
-        axes.annotate(f"epoch {row.epoch:g}", **point, ha=side, fontsize=8)
+        axes.annotate(f"epoch {row.epoch:g}", place[id(row)], offset, textcoords="offset points", ha=side, fontsize=8)
     for row in others:
         (x, y), (colour, marker) = place[id(row)], look[row.name]
         if row.epoch in starts:
@@ -113,8 +111,8 @@ def _draw_panel(axes: Axes, panel: Panel, cost: Metric, look: Mapping[str, tuple
             bar = [rival + known.interval.low, rival + known.interval.high]
             axes.plot([x, x], bar, color=colour, linewidth=1.6, alpha=0.55, solid_capstyle="butt")
         axes.plot(x, y, marker, color=colour, markersize=6)
-    for point in panel.published:
-        _draw_published(axes, *point)
+    for x, y in panel.published:
+        _draw_published(axes, x, y)
     _cost_axis(axes, [x for x, _ in [*place.values(), *panel.published]])
     axes.set(xlabel=cost.label, ylabel=panel.metric.label)
     axes.set_title(panel.title, fontsize=10, loc="left")
@@ -145,12 +143,12 @@ def front_figure(panel: Panel, cost: Metric) -> Figure:
     for number, row in enumerate(rows):
         colour, marker = ROLE_LOOKS[row.role]
         axes.plot(costs[number], scores[number], marker, color=colour, markersize=7 if front[number] else 4)
-    for point in panel.published:
-        _draw_published(axes, *point)
+    for x, y in panel.published:
+        _draw_published(axes, x, y)
     for place, number in enumerate(best, 1):  # neighbours are close: their numbers alternate between the sides
         offset, side = ((-5, 5), "right") if place % 2 else ((6, -11), "left")
-        point: dict[str, Any] = {"xy": (costs[number], scores[number]), "xytext": offset, "textcoords": "offset points"}
-        axes.annotate(str(place), **point, ha=side, fontsize=8)
+        point = costs[number], scores[number]
+        axes.annotate(str(place), point, offset, textcoords="offset points", ha=side, fontsize=8)
     _cost_axis(axes, [*costs.tolist(), *(x for x, _ in panel.published)])
     axes.set(xlabel=cost.label, ylabel=metric.label)
     axes.margins(x=0.08, y=0.12)
@@ -166,42 +164,29 @@ def front_figure(panel: Panel, cost: Metric) -> Figure:
 
 
 @styled
-def score_figure(rows: Sequence[Row], metric: Metric, paper: Sequence[Entry] = ()) -> Figure:
+def score_figure(rows: Sequence[Row], metric: Metric, paper: Sequence[Entry] = (), by_share: bool = False) -> Figure:
     """The metric against the epochs of fine-tuning, one line per member; shading is one standard deviation over seeds.
 
-    rows: of one threshold kind. With several variants, each has a colour. Published results are open marks.
+    rows: of one threshold kind. With several variants, each has a colour. Published results are open marks. by_share:
+    against the share of the training set that a head has seen, at one checkpoint; the backbone is a horizontal line.
     """
     scored = [row for row in rows if metric.key in row.scores]
-    variants = list(dict.fromkeys(row.variant for row in scored))
     lines: dict[str, list[Row]] = {}
+    if by_share:
+        for row in sorted((row for row in scored if row.role == "head"), key=lambda row: row.fraction):
+            lines.setdefault(row.family, []).append(row)
+        lines = {name: found for name, found in lines.items() if len(found) > 1}
+        level = next((row.scores[metric.key].mean for row in scored if row.role == "backbone"), None)
+        return _line_figure(lines, metric, "share of the training set", paper, level)
+    variants = list(dict.fromkeys(row.variant for row in scored))
     for row in sorted(scored, key=lambda row: (variants.index(row.variant), ROLES.index(row.role))):
         lines.setdefault(f"{row.variant}: {row.name}" if len(variants) > 1 else row.name, []).append(row)
     return _line_figure(lines, metric, "epochs of fine-tuning", paper)
 
 
 @styled
-def share_figure(rows: Sequence[Row], metric: Metric, paper: Sequence[Entry] = ()) -> Figure:
-    """The metric against the share of the training set that a head has seen; the backbone is a horizontal line.
-
-    rows: of one threshold kind and one checkpoint. Published results are open marks.
-    """
-    scored = [row for row in rows if metric.key in row.scores]
-    lines: dict[str, list[Row]] = {}
-    for row in sorted(scored, key=lambda row: row.fraction):
-        if row.role == "head":
-            lines.setdefault(row.family, []).append(row)
-    lines = {name: found for name, found in lines.items() if len(found) > 1}
-    level = next((row.scores[metric.key].mean for row in scored if row.role == "backbone"), None)
-    return _line_figure(lines, metric, "share of the training set", paper, level)
-
-
-@styled
 def curve_figure(
-    curves: Mapping[str, Sequence[tuple[float, float]]],
-    xlabel: str,
-    ylabel: str,
-    marked: bool = False,
-    expected: float | None = None,
+    curves: Curves, xlabel: str, ylabel: str, marked: bool = False, expected: float | None = None
 ) -> Figure:
     """Lines through points (x, y), by name. marked: points are marked, x is whole. expected: a vertical line."""
     figure, axes = _canvas(3.2, curves)
@@ -269,8 +254,7 @@ def layer_figure(weights: Mapping[str, Sequence[float]]) -> Figure:
     matrix = np.full((len(weights), max(map(len, weights.values()))), np.nan)  # (heads, layers)
     for number, shares in enumerate(weights.values()):
         matrix[number, : len(shares)] = shares
-    rows = list(weights)
-    figure, axes = _canvas(0.7 + 0.46 * len(rows))
+    figure, axes = _canvas(0.7 + 0.46 * len(weights))
     columns = matrix.shape[1]
     known = np.isfinite(matrix)
     line, column = np.nonzero(known)  # (cells,) each
@@ -280,11 +264,11 @@ def layer_figure(weights: Mapping[str, Sequence[float]]) -> Figure:
         for y, x, value, colour in zip(line.tolist(), column.tolist(), matrix[known], colours):
             ink = "#000000" if colour[:3].mean() > 0.5 else "#ffffff"
             axes.text(x, y, f"{value:.2f}".removeprefix("0"), ha="center", va="center", fontsize=8, color=ink)
-    for number, name in enumerate(rows):
+    for number, name in enumerate(weights):
         axes.text(-0.5, number - CELL_HEIGHT / 2 - 0.03, _short(name), va="bottom", fontsize=9)
     ticks = range(0, columns, -(-columns // 26))
     axes.set_xticks(ticks, list(map(str, ticks)), fontsize=8)
-    axes.set(ylim=(len(rows) - 0.5, -0.8), xlim=(-0.5, columns - 0.5), yticks=[], xlabel="layer (0: embeddings)")
+    axes.set(ylim=(len(weights) - 0.5, -0.8), xlim=(-0.5, columns - 0.5), yticks=[], xlabel="layer (0: embeddings)")
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
@@ -292,11 +276,7 @@ def layer_figure(weights: Mapping[str, Sequence[float]]) -> Figure:
 
 
 def _line_figure(
-    lines: Mapping[str, Sequence[Row]],
-    metric: Metric,
-    xlabel: str,
-    paper: Sequence[Entry],
-    level: float | None = None,
+    lines: Mapping[str, Sequence[Row]], metric: Metric, xlabel: str, paper: Sequence[Entry], level: float | None = None
 ) -> Figure:
     """Lines of rows over epochs with shaded spread; level: the backbone's score, if they are over shares instead."""
 

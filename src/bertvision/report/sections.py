@@ -7,7 +7,7 @@ from itertools import groupby
 
 from bertvision.evaluate.score import Score, efficiency
 from bertvision.report import TEXTS
-from bertvision.report.figures import Panel, cost_figure, curve_figure, front_figure, score_figure, share_figure
+from bertvision.report.figures import Panel, cost_figure, curve_figure, front_figure, score_figure
 from bertvision.report.grid import (
     Cell,
     Column,
@@ -298,7 +298,7 @@ def _curve(rows: Sequence[Row], kind: str, by_share: bool, study: Study, album: 
     over = f"by share of the training set at epoch {scored[-1].epoch:g}" if by_share else "during fine-tuning"
     shaded = ". Shaded: one standard deviation over seeds" if any(len(row.seeds) > 1 for row in scored) else ""
     paper = [] if kind == "tune" else study.paper  # the papers have no tuned threshold
-    figure = (share_figure if by_share else score_figure)(scored, metric, paper)
+    figure = score_figure(scored, metric, paper, by_share)
     caption = f"{metric.label} {over}{UNDER.get(kind, '')}{shaded}"
     return [album.draw(f"{'share' if by_share else 'score'} {kind}", caption, figure)]
 

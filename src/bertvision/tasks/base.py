@@ -215,9 +215,7 @@ def error_rows(
 
 def error_entry(record: Any, gold: list[str], answers: dict[str, str]) -> dict[str, Any]:
     """An entry of `errors`; of a text, a pair or a sentence, the first stands in the place of the question."""
-    if hasattr(record, "words"):
-        texts = (" ".join(record.words),)
-    else:
-        texts = getattr(record, "texts", None) or (record.question, record.context)
+    sentence = (" ".join(record.words),) if hasattr(record, "words") else None
+    texts = sentence or getattr(record, "texts", None) or (record.question, record.context)
     question, context = (*texts, "")[:2]
     return {"id": record.id, "question": question, "context": context, "gold": gold, "answers": answers}
