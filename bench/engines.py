@@ -23,8 +23,8 @@ from bertvision.data.sources import load_articles
 from bertvision.data.squad import records
 from bertvision.errors import UserError
 from bertvision.evaluate.bootstrap import resample_counts
+from bertvision.evaluate.calibration import choose_threshold
 from bertvision.evaluate.squad import answerable, question_scores
-from bertvision.evaluate.threshold import choose_threshold
 from bertvision.serve.answers import collector_of, cut
 from bertvision.serve.export import export
 from bertvision.serve.reader import Reader

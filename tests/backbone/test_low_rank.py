@@ -8,8 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from bertvision.backbone.checkpoint import Plain, load_tuned, save_tuned, trained_state
-from bertvision.backbone.low_rank import RANKS, Compression, Difference, expand, parse_compression
+from bertvision.backbone.checkpoint import (
+    RANKS,
+    Compression,
+    Difference,
+    Plain,
+    expand,
+    load_tuned,
+    parse_compression,
+    save_tuned,
+    trained_state,
+)
 from bertvision.backbone.tuning import Tuning, apply
 from bertvision.errors import UserError
 from bertvision.files import load_whole, write_tensors

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertvision.errors import UserError
+from bertvision.evaluate.calibration import choose_threshold
 from bertvision.evaluate.squad import best_threshold, exact, f1, normalize, question_scores, score
-from bertvision.evaluate.threshold import choose_threshold
 
 DATA = Path(os.environ.get("BERTVISION_DATA", Path(__file__).parents[3] / "shared" / "data"))
 

@@ -9,14 +9,13 @@ import pytest
 from bertvision.report.figures import (
     Panel,
     cost_figure,
+    curve_figure,
     front_figure,
     layer_figure,
     looks,
-    loss_figure,
     reliability_figure,
     render,
     score_figure,
-    share_figure,
 )
 from bertvision.report.rows import Metric, with_intervals
 from report.rows import row, summarised
@@ -40,7 +39,7 @@ DRAWN = {
     "score": lambda names: score_figure(study(members=names), F1),
     "front": lambda names: front_figure(Panel("", F1, study(members=names)), PRICE),
     "cost": lambda names: cost_figure([Panel("A", F1, study(members=names))] * 3, PRICE),
-    "loss": lambda names: loss_figure({name: [(0.0, 3.0), (1.0, 2.0)] for name in names}),
+    "loss": lambda names: curve_figure({name: [(0.0, 3.0), (1.0, 2.0)] for name in names}, "epochs", "loss"),
     "layers": lambda names: layer_figure({name: [0.25, 0.75] for name in names}),
     "reliability": lambda names: reliability_figure(
         {name: [{"confidence": 0.2, "observed": 0.3, "questions": 5}] for name in names}
@@ -89,7 +88,7 @@ def test_score_by_share_of_the_data():
             ("conv", 72.0, {}),  # seen with all the data only: no line
         )
     )
-    axes = share_figure(rows, F1).axes[0]
+    axes = score_figure(rows, F1, by_share=True).axes[0]
     assert [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines] == [
         ([0.3, 1.0], [68.0, 71.0]),
         ([0, 1], [70.0, 70.0]),  # the backbone, from edge to edge

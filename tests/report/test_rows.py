@@ -10,12 +10,21 @@ from rich.console import Console
 
 from bertvision.evaluate.bootstrap import Interval
 from bertvision.evaluate.ensemble import BEST, GREEDY
-from bertvision.report.console import score_table
+from bertvision.report.findings import expected_layer, gains_of_layers
 from bertvision.report.grid import main_grid, member_grid, paper_grid
-from bertvision.report.published import beside, for_run, without_counterpart
 from bertvision.report.reading import unscored
-from bertvision.report.rows import Metric, Spread, main_metric, metrics_of, rows_by_kind, with_intervals
-from bertvision.report.terminal import print_heads, print_trials
+from bertvision.report.rows import (
+    Metric,
+    Spread,
+    beside,
+    for_run,
+    main_metric,
+    metrics_of,
+    rows_by_kind,
+    with_intervals,
+    without_counterpart,
+)
+from bertvision.report.terminal import print_heads, print_trials, score_table
 from report.rows import row, summarised
 
 EM_F1 = [Metric("exact", "EM", 2), Metric("f1", "F1", 2)]
@@ -277,3 +286,19 @@ def test_published_numbers_have_columns():
     on = [paper[0] | {"on": "BERT-large, SQuAD 2.0"}]
     heading = member_grid(published("backbone"), EM_F1, on).heading
     assert "F1, paper (BERT-large, SQuAD 2.0)" in heading
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ([50, 60, 60, 60], 1.0),  # the first block does it all
+        ([50, 50, 50, 62], 3.0),
+        ([40, 50, 60, 60], 1.5),
+        ([40, 50, 45, 60], (10 - 2 * 5 + 3 * 15) / 20),  # a layer may take away
+        ([40, 40], None),
+        ([40, 30, 35], None),
+    ],
+)
+def test_layers_weighted_by_what_they_add(scores, expected):
+    assert expected_layer(scores) == (None if expected is None else pytest.approx(expected))
+    assert scores[0] + sum(gains_of_layers(scores)) == scores[-1]

@@ -6,23 +6,21 @@ import pytest
 from matplotlib.figure import Figure
 
 from bertvision.evaluate.ensemble import BEST, GREEDY
-from bertvision.report.differences import difference_blocks
-from bertvision.report.findings import analysis_sections, marked_passage
+from bertvision.report.findings import analysis_sections, marked_passage, probe_blocks
 from bertvision.report.page import compose
-from bertvision.report.probes import probe_blocks
 from bertvision.report.render import Album
 from bertvision.report.rows import Metric, main_rows
 from bertvision.report.sections import (
     cost_blocks,
     cost_grid,
+    difference_blocks,
     ensemble_blocks,
     greedy_blocks,
     loss_blocks,
-    row_notes,
     score_blocks,
     tuning_losses,
 )
-from bertvision.report.sentences import summary_sentences
+from bertvision.report.sentences import row_notes, summary_sentences
 from bertvision.train.bank import unique_names
 from bertvision.train.contents import read_losses
 from report.rows import row, scored, study, summarised

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from bertvision.evaluate.ensemble import BEST
-from bertvision.report.console import print_study
 from bertvision.report.page import write_pages, write_report
 from bertvision.report.reading import read_runs, read_study, run_names
+from bertvision.report.terminal import print_study
 from bertvision.report.variants import outcome_grid, outcome_sentences, outcomes
 from report.rows import summarised, with_ensemble
 from report.test_page import check_page

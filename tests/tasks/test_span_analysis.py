@@ -9,7 +9,7 @@ from bertvision.data.squad import Record
 from bertvision.tasks import Dataset, Spans
 from bertvision.tasks.base import Said, disputes, take_turns
 from bertvision.tasks.decode import SpanPredictions
-from bertvision.tasks.span_analysis import answer_length, by_group, context_lengths, judge, sorts_of_mistake, two_best
+from bertvision.tasks.spans import answer_length, by_group, context_lengths, judge, sorts_of_mistake, two_best
 
 INF = float("inf")
 

@@ -12,7 +12,7 @@ from bertvision.evaluate.bootstrap import Mean, Points
 from bertvision.evaluate.ensemble import GREEDY
 from bertvision.evaluate.score import Cost
 from bertvision.evaluate.squad import exact
-from bertvision.report.console import print_analysis
+from bertvision.report.terminal import print_analysis
 from bertvision.train.compare import (
     Measured,
     analyze_run,

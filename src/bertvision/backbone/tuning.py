@@ -62,7 +62,7 @@ def apply(model: PreTrainedModel, tuning: Tuning, seed: int | None = 0) -> Plan:
 
 
 def unused(model: PreTrainedModel, tuning: Tuning) -> list[nn.Module]:
-    """The parts above the plan's depth, which run for nobody: blocks and pooler."""
+    """The parts above the plan's depth, blocks and pooler: no head reads them."""
     last = pooler(model)
     return [*blocks(model)[tuning.depth :], *([last] if last else [])] if tuning.depth else []
 

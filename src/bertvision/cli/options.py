@@ -68,6 +68,6 @@ def print_json(value: Any) -> None:
 def print_table(rows: list[Any]) -> None:
     """Prints score rows as a table as wide as the terminal, and their notes under it."""
     from bertvision.evaluate.score import Score
-    from bertvision.report.console import print_scores
+    from bertvision.report.terminal import print_scores
 
     print_scores([Score.from_json(row, "scores") for row in rows])

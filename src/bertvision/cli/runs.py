@@ -120,8 +120,8 @@ def analyze(
     if as_json:
         print_json(found)
         return
-    from bertvision.report.console import print_analysis
     from bertvision.report.reading import read_study
+    from bertvision.report.terminal import print_analysis
 
     print_analysis(found, paper=read_study(run).paper)
 
@@ -146,9 +146,9 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Tables and plots again, from the files of a run, finished or not; several runs on one page."""
-    from bertvision.report.console import print_study
     from bertvision.report.page import write_pages
     from bertvision.report.reading import read_runs
+    from bertvision.report.terminal import print_study
 
     found = read_runs(runs)
     page = write_pages(found, out or (runs[0] if len(runs) == 1 else Path("runs") / "compared"))

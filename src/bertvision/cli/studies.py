@@ -76,9 +76,9 @@ def _write_curves(job: Any, tensorboard: bool, trackio: bool) -> None:
 
 def print_outcome(job: Any, as_json: bool) -> None:
     """Writes report and readers of a finished run, and prints its scores."""
-    from bertvision.report.console import print_study
     from bertvision.report.page import write_pages
     from bertvision.report.reading import read_study
+    from bertvision.report.terminal import print_study
     from bertvision.serve.build import leave_reader
 
     readers = [leave_reader(one.directory) for one in job.studies if one.task.served]

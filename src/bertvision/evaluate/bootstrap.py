@@ -60,7 +60,7 @@ def bootstrap(
 
     contrasts: one per seed, all on the same Q questions. Metrics that are a `Mean` are resampled by a product of
     matrices, all others are computed on every resample. All parts of a contrast see the same resample; several seeds
-    are averaged within it, so that the interval speaks of the mean over these seeds. Metrics that are undefined on
+    are averaged within it, so that the interval is that of the mean over these seeds. Metrics that are undefined on
     these very questions (NaN) are left out.
     """
     if not contrasts:

@@ -1,4 +1,4 @@
-"""How far a no-answer score can be trusted: as a probability (reliability), and as an order (AUROC)."""
+"""The no-answer score: choosing its threshold, turning it into a probability, and how far it can be trusted."""
 
 import math
 from collections.abc import Sequence
@@ -9,9 +9,44 @@ import numpy as np
 from annotated_types import Interval
 from numpy.typing import ArrayLike, NDArray
 
+from bertvision.evaluate.metrics import ranks
 from bertvision.schema import LARGEST, STRICT, Number
 
 SATURATED = 50.0  # no-answer scores beyond it say no more
+
+
+def choose_threshold(
+    answered: Sequence[float], emptied: Sequence[float], no_answer_scores: Sequence[float]
+) -> tuple[float, float]:
+    """(threshold, mean score under it) that is best for these questions, n of each, in the same order.
+
+    answered: (n,) a question's score if its prediction stands; emptied: (n,) its score if "no answer" is said instead,
+    which it is where its no-answer score is above the threshold. Any real scale will do: probabilities or
+    differences of logits. The threshold lies halfway between the two scores that it parts, so that it depends on
+    neither; of equally good ones the lowest wins, and equal scores always stay on the same side.
+    """
+    order = np.argsort(no_answer_scores, kind="stable")
+    unsure = np.asarray(no_answer_scores, dtype=np.float64)[order]  # (n,)
+    if not unsure.size or not np.isfinite(unsure).all():
+        raise ValueError("a threshold needs at least one no-answer score, and all of them finite")
+    gain = (np.asarray(answered, dtype=np.float64) - np.asarray(emptied, dtype=np.float64))[order]
+    totals = np.sum(emptied, dtype=np.float64) + np.concatenate([[0.0], np.cumsum(gain)])  # (n + 1,): first k stand
+
+    cuts = np.concatenate([[True], unsure[1:] > unsure[:-1], [True]])  # (n + 1,): can a threshold stand after the k-th?
+    best = int(np.flatnonzero(cuts)[np.argmax(totals[cuts])])
+    return _between(unsure, best), float(totals[best] / unsure.size)
+
+
+def _between(unsure: np.ndarray, kept: int) -> float:
+    """A threshold that lets the first `kept` of the sorted scores stand and no other."""
+    if kept == 0:
+        return float(np.nextafter(unsure[0], -np.inf))
+    lower = float(unsure[kept - 1])
+    if kept == unsure.size:
+        return lower
+    upper = float(unsure[kept])
+    middle = lower + (upper - lower) / 2
+    return middle if lower <= middle < upper else lower  # between neighbouring floats there is no middle
 
 
 def null_probability(no_answer: ArrayLike) -> NDArray[np.float64]:
@@ -46,7 +81,7 @@ class Calibration:
 
 
 def fit_calibration(no_answer: ArrayLike, has_answer: ArrayLike) -> Calibration | None:
-    """The logistic curve of greatest likelihood on questions (Q,), of which `has_answer` tells the answerable ones.
+    """The logistic curve of greatest likelihood on questions (Q,), `has_answer` marks the answerable ones.
 
     Targets are smoothed as Platt's, so that questions that the score separates leave the slope finite. None if all
     are alike, or if unanswerable questions do not have higher scores.
@@ -116,7 +151,5 @@ def auroc(score: ArrayLike, happened: ArrayLike) -> float | None:
     wins, losses = int(positive.sum()), int((~positive).sum())
     if not wins or not losses:
         return None
-    from scipy.stats import rankdata  # slow to import
-
-    ranks = rankdata(np.asarray(score, np.float64))  # from 1, ties share the mean of theirs
-    return float((ranks[positive].sum() - wins * (wins + 1) / 2) / (wins * losses))
+    order = ranks(np.asarray(score, np.float64))
+    return float((order[positive].sum() - wins * (wins + 1) / 2) / (wins * losses))

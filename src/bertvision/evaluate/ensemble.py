@@ -122,7 +122,7 @@ class Ensemble:
 
     @property
     def parts(self) -> str:
-        """The display names of the members. Checkpoint and seed are added where they tell members apart."""
+        """The display names of the members. Checkpoint and seed are added if members differ in them."""
         names = [one.name if len(self.cells) == 1 else one.label for one in self.members]
         how = f", {self.how}" if self.chosen in ("pair", "best") and self.how != "max" else ""
         return " + ".join(names) + how

@@ -73,9 +73,9 @@ def best_threshold(
     """(percentage, threshold) that the official search finds, for raw `scores` per question between 0 and 1.
 
     It lets the threshold rise from "all empty" over the questions in the order of their no-answer score and keeps
-    the first of the best. Two habits of the official are kept for comparability: the start is called 0.0, and
-    questions of equal score pass one after the other, as if a threshold could part them. To *choose* a
-    threshold use `evaluate.threshold.choose_threshold`, which has neither.
+    the first of the best. Two properties of the official search are kept for comparability: the start is called 0.0,
+    and questions of equal score are taken one after the other, as if a threshold could separate them. To *choose* a
+    threshold use `evaluate.calibration.choose_threshold`, which has neither.
     """
     current = best = float(sum(not has for has in has_answer.values()))
     threshold = 0.0

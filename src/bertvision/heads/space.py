@@ -162,7 +162,7 @@ def _told(kind: str, table: Mapping[str, Any]) -> Choices | Range:
 
 
 def _usual(option: Option) -> Choices | Range | None:
-    """The values worth trying, from how a head declares the option; None where that does not tell."""
+    """The values worth trying, from how a head declares the option; None if it cannot be known from that."""
     if get_origin(option.type) is Literal:
         return Choices(get_args(option.type))
     if option.type is bool:

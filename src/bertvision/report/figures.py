@@ -22,10 +22,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from bertvision.evaluate.pareto import pareto_front
+from bertvision.evaluate.score import pareto_front
 from bertvision.report import TEMPLATES
-from bertvision.report.published import Entry, beside
-from bertvision.report.rows import ROLES, Metric, Row, is_number
+from bertvision.report.rows import ROLES, Entry, Metric, Row, beside, is_number
 
 INK = "#767676"  # equally far from white and from near-black; the page replaces it by its text colour
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito, without yellow and black
@@ -33,6 +32,7 @@ MARKERS = ("o", "s", "^", "D", "v")  # five markers and six colours: the first t
 ROLE_LOOKS = {"backbone": (INK, "o"), "head": (COLOURS[0], "^"), "ensemble": (COLOURS[1], "s")}
 CELL_HEIGHT = 0.54  # of a line of a heat map; the rest is for its name
 PUBLISHED = Line2D([], [], color=INK, marker="o", linestyle="", markerfacecolor="none", markersize=6)
+Curves = Mapping[str, Sequence[tuple[float, float]]]  # name -> points (x, y)
 styled = mpl.rc_context(fname=TEMPLATES / "figures.mplstyle")
 
 
@@ -83,9 +83,7 @@ def cost_figure(panels: Sequence[Panel], cost: Metric, across: bool = True) -> F
     for axes, panel in zip(grid.flat, panels):
         _draw_panel(axes, panel, cost, look)
     keys = [Line2D([], [], color=INK, marker="o", linewidth=2.6, markersize=4.5)]
-    keys += [
-        Line2D([], [], color=colour, marker=marker, linestyle="", markersize=6) for colour, marker in look.values()
-    ]
+    keys += [Line2D([], [], color=colour, marker=mark, linestyle="", markersize=6) for colour, mark in look.values()]
     published = [PUBLISHED] if any(panel.published for panel in panels) else []
     labels = ["backbone", *map(_short, names), *["published" for _ in published]]
     figure.legend([*keys, *published], labels, loc="outside lower left", ncols=columns)
@@ -103,8 +101,7 @@ def _draw_panel(axes: Axes, panel: Panel, cost: Metric, look: Mapping[str, tuple
         axes.plot(ends, [line[-1][1]] * 2, "--", color=INK, linewidth=1.2, alpha=0.7)
     for row in backbone:  # beside the line; the first is close to the axis
         offset, side = ((5, -11), "left") if row is backbone[0] else ((-6, 4), "right")
-        point: dict[str, Any] = {"xy": place[id(row)], "xytext": offset, "textcoords": "offset points"}
-        axes.annotate(f"epoch {row.epoch:g}", **point, ha=side, fontsize=8)
+        axes.annotate(f"epoch {row.epoch:g}", place[id(row)], offset, textcoords="offset points", ha=side, fontsize=8)
     for row in others:
         (x, y), (colour, marker) = place[id(row)], look[row.name]
         if row.epoch in starts:
@@ -115,7 +112,7 @@ def _draw_panel(axes: Axes, panel: Panel, cost: Metric, look: Mapping[str, tuple
             axes.plot([x, x], bar, color=colour, linewidth=1.6, alpha=0.55, solid_capstyle="butt")
         axes.plot(x, y, marker, color=colour, markersize=6)
     for x, y in panel.published:
-        axes.plot(x, y, "o", color=INK, markerfacecolor="none", markersize=6)
+        _draw_published(axes, x, y)
     _cost_axis(axes, [x for x, _ in [*place.values(), *panel.published]])
     axes.set(xlabel=cost.label, ylabel=panel.metric.label)
     axes.set_title(panel.title, fontsize=10, loc="left")
@@ -147,11 +144,11 @@ def front_figure(panel: Panel, cost: Metric) -> Figure:
         colour, marker = ROLE_LOOKS[row.role]
         axes.plot(costs[number], scores[number], marker, color=colour, markersize=7 if front[number] else 4)
     for x, y in panel.published:
-        axes.plot(x, y, "o", color=INK, markerfacecolor="none", markersize=6)
+        _draw_published(axes, x, y)
     for place, number in enumerate(best, 1):  # neighbours are close: their numbers alternate between the sides
         offset, side = ((-5, 5), "right") if place % 2 else ((6, -11), "left")
-        point: dict[str, Any] = {"xy": (costs[number], scores[number]), "xytext": offset, "textcoords": "offset points"}
-        axes.annotate(str(place), **point, ha=side, fontsize=8)
+        point = costs[number], scores[number]
+        axes.annotate(str(place), point, offset, textcoords="offset points", ha=side, fontsize=8)
     _cost_axis(axes, [*costs.tolist(), *(x for x, _ in panel.published)])
     axes.set(xlabel=cost.label, ylabel=metric.label)
     axes.margins(x=0.08, y=0.12)
@@ -167,45 +164,43 @@ def front_figure(panel: Panel, cost: Metric) -> Figure:
 
 
 @styled
-def score_figure(rows: Sequence[Row], metric: Metric, paper: Sequence[Entry] = ()) -> Figure:
+def score_figure(rows: Sequence[Row], metric: Metric, paper: Sequence[Entry] = (), by_share: bool = False) -> Figure:
     """The metric against the epochs of fine-tuning, one line per member; shading is one standard deviation over seeds.
 
-    rows: of one threshold kind. With several variants, each has a colour. Published results are open marks.
+    rows: of one threshold kind. With several variants, each has a colour. Published results are open marks. by_share:
+    against the share of the training set that a head has seen, at one checkpoint; the backbone is a horizontal line.
     """
     scored = [row for row in rows if metric.key in row.scores]
-    variants = list(dict.fromkeys(row.variant for row in scored))
     lines: dict[str, list[Row]] = {}
+    if by_share:
+        for row in sorted((row for row in scored if row.role == "head"), key=lambda row: row.fraction):
+            lines.setdefault(row.family, []).append(row)
+        lines = {name: found for name, found in lines.items() if len(found) > 1}
+        level = next((row.scores[metric.key].mean for row in scored if row.role == "backbone"), None)
+        return _line_figure(lines, metric, "share of the training set", paper, level)
+    variants = list(dict.fromkeys(row.variant for row in scored))
     for row in sorted(scored, key=lambda row: (variants.index(row.variant), ROLES.index(row.role))):
         lines.setdefault(f"{row.variant}: {row.name}" if len(variants) > 1 else row.name, []).append(row)
     return _line_figure(lines, metric, "epochs of fine-tuning", paper)
 
 
 @styled
-def share_figure(rows: Sequence[Row], metric: Metric, paper: Sequence[Entry] = ()) -> Figure:
-    """The metric against the share of the training set that a head has seen; the backbone is a horizontal line.
-
-    rows: of one threshold kind and one checkpoint. Published results are open marks.
-    """
-    scored = [row for row in rows if metric.key in row.scores]
-    lines: dict[str, list[Row]] = {}
-    for row in sorted(scored, key=lambda row: row.fraction):
-        if row.role == "head":
-            lines.setdefault(row.family, []).append(row)
-    lines = {name: found for name, found in lines.items() if len(found) > 1}
-    level = next((row.scores[metric.key].mean for row in scored if row.role == "backbone"), None)
-    return _line_figure(lines, metric, "share of the training set", paper, level)
-
-
-@styled
-def loss_figure(curves: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
-    """Losses along training. curves: learner -> (epochs, loss)."""
+def curve_figure(
+    curves: Curves, xlabel: str, ylabel: str, marked: bool = False, expected: float | None = None
+) -> Figure:
+    """Lines through points (x, y), by name. marked: points are marked, x is whole. expected: a vertical line."""
     figure, axes = _canvas(3.2, curves)
     drawn = []
-    for (colour, _), points in zip(looks(len(curves)), curves.values()):
-        drawn += axes.plot(*zip(*points), color=colour, linewidth=1.2)
-    axes.set(xlabel="epochs of training", ylabel="loss")
-    axes.grid()
-    figure.legend(drawn, list(map(_short, curves)), loc="outside lower left", ncols=_columns(curves))
+    for (colour, marker), points in zip(looks(len(curves)), curves.values()):
+        look: dict[str, Any] = {"marker": marker, "markersize": 4.5, "linewidth": 1.4} if marked else {"linewidth": 1.2}
+        drawn += axes.plot(*zip(*points), color=colour, **look)
+    if expected is not None:
+        axes.axvline(expected, color=INK, linewidth=1, linestyle=":")
+    if marked:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.grid(axis="y" if marked else "both")
+    _legend(figure, drawn, curves)
     return figure
 
 
@@ -219,7 +214,7 @@ def type_figure(shares: Mapping[str, Mapping[str, float]], published: Mapping[st
         for (colour, marker), kind in zip(looks(len(types)), types):
             axes.plot(own[kind], place, marker, color=colour, markersize=6)
             if kind in published.get(name, {}):
-                axes.plot(published[name][kind], place, marker, color=colour, markerfacecolor="none", markersize=6)
+                _draw_published(axes, published[name][kind], place, marker, colour)
     axes.set(ylim=(len(shares) - 0.5, -0.8), yticks=[], xlabel="right, percent")
     axes.spines["left"].set_visible(False)
     axes.grid(axis="x")
@@ -246,7 +241,7 @@ def reliability_figure(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Fig
         drawn += axes.plot(x, y, color=colour, marker=marker, markersize=3, linewidth=1.2)
     axes.set(xlabel="predicted probability", ylabel="observed share", xlim=(-0.03, 1.03), ylim=(-0.03, 1.03))
     axes.grid()
-    figure.legend(drawn, list(map(_short, curves)), loc="outside lower left", ncols=_columns(curves))
+    _legend(figure, drawn, curves)
     return figure
 
 
@@ -259,8 +254,7 @@ def layer_figure(weights: Mapping[str, Sequence[float]]) -> Figure:
     matrix = np.full((len(weights), max(map(len, weights.values()))), np.nan)  # (heads, layers)
     for number, shares in enumerate(weights.values()):
         matrix[number, : len(shares)] = shares
-    rows = list(weights)
-    figure, axes = _canvas(0.7 + 0.46 * len(rows))
+    figure, axes = _canvas(0.7 + 0.46 * len(weights))
     columns = matrix.shape[1]
     known = np.isfinite(matrix)
     line, column = np.nonzero(known)  # (cells,) each
@@ -270,11 +264,11 @@ def layer_figure(weights: Mapping[str, Sequence[float]]) -> Figure:
         for y, x, value, colour in zip(line.tolist(), column.tolist(), matrix[known], colours):
             ink = "#000000" if colour[:3].mean() > 0.5 else "#ffffff"
             axes.text(x, y, f"{value:.2f}".removeprefix("0"), ha="center", va="center", fontsize=8, color=ink)
-    for number, name in enumerate(rows):
+    for number, name in enumerate(weights):
         axes.text(-0.5, number - CELL_HEIGHT / 2 - 0.03, _short(name), va="bottom", fontsize=9)
     ticks = range(0, columns, -(-columns // 26))
     axes.set_xticks(ticks, list(map(str, ticks)), fontsize=8)
-    axes.set(ylim=(len(rows) - 0.5, -0.8), xlim=(-0.5, columns - 0.5), yticks=[], xlabel="layer (0: embeddings)")
+    axes.set(ylim=(len(weights) - 0.5, -0.8), xlim=(-0.5, columns - 0.5), yticks=[], xlabel="layer (0: embeddings)")
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
@@ -282,11 +276,7 @@ def layer_figure(weights: Mapping[str, Sequence[float]]) -> Figure:
 
 
 def _line_figure(
-    lines: Mapping[str, Sequence[Row]],
-    metric: Metric,
-    xlabel: str,
-    paper: Sequence[Entry],
-    level: float | None = None,
+    lines: Mapping[str, Sequence[Row]], metric: Metric, xlabel: str, paper: Sequence[Entry], level: float | None = None
 ) -> Figure:
     """Lines of rows over epochs with shaded spread; level: the backbone's score, if they are over shares instead."""
 
@@ -314,7 +304,7 @@ def _line_figure(
         drawn += axes.plot(x, means, "--" if role == "ensemble" else "-", markersize=4.5, **look)
         for at, entry in zip(x, published[name]):
             if is_number(entry.get(metric.key)):
-                axes.plot(at, entry[metric.key], marker, color=colour, markerfacecolor="none", markersize=6)
+                _draw_published(axes, at, entry[metric.key], marker, colour)
     drawn += [axes.axhline(level, color=INK, linewidth=2.6)] if level is not None else []
     drawn += [PUBLISHED] if shown else []
     points = sorted({place(row) for rows in lines.values() for row in rows})
@@ -322,7 +312,7 @@ def _line_figure(
         axes.set_xticks(points, [f"{point:g}" if level is None else f"{100 * point:g} %" for point in points])
     axes.set(xlabel=xlabel, ylabel=metric.label)
     axes.grid(axis="y")
-    figure.legend(drawn, list(map(_short, names)), loc="outside lower left", ncols=_columns(names))
+    _legend(figure, drawn, names)
     return figure
 
 
@@ -331,6 +321,14 @@ def _canvas(height: float, names: Sequence[str] | Mapping[str, Any] = ()) -> tup
     inches = height + 0.2 * -(-len(names) // _columns(names))
     figure = Figure(figsize=(5.2, inches), layout="constrained", facecolor="none")
     return figure, figure.add_subplot(facecolor="none")
+
+
+def _draw_published(axes: Axes, x: float, y: float, marker: str = "o", colour: str = INK) -> None:
+    axes.plot(x, y, marker, color=colour, markerfacecolor="none", markersize=6)
+
+
+def _legend(figure: Figure, drawn: Sequence[Line2D], names: Sequence[str] | Mapping[str, Any]) -> None:
+    figure.legend(drawn, list(map(_short, names)), loc="outside lower left", ncols=_columns(names))
 
 
 def _columns(names: Sequence[str] | Mapping[str, Any]) -> int:

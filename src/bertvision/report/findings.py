@@ -1,22 +1,25 @@
-"""The analysis of a study (analysis.json): tables for page and terminal, and the sections of the page."""
+"""The analysis of a study (analysis.json) and its probes: tables for page and terminal, and sections of the page."""
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any
 
 from bertvision.evaluate.ensemble import BACKBONE
 from bertvision.report import TEXTS
-from bertvision.report.figures import layer_figure, reliability_figure, type_figure
+from bertvision.report.figures import curve_figure, layer_figure, reliability_figure, type_figure
 from bertvision.report.grid import Cell, Column, Grid, grid_of, mark_best, numbers, words
-from bertvision.report.published import Entry
+from bertvision.report.reading import Study
 from bertvision.report.render import Album, Block, Picture, Section, notes, pictures
-from bertvision.report.rows import is_number
+from bertvision.report.rows import Entry, Metric, is_number, main_metric, main_rows
+from bertvision.train.bank import unique_names
 
 Plain = Mapping[str, Any]
 SCORED = ("accuracy", "pearson", "spearman")  # scores, shown in the tables of scores
 CURVES = 6  # reliability curves that can be distinguished in one figure
+ALONE, UP_TO = "the layer alone", "the layers up to it"
+Scores = dict[int, float]  # by layer
 
 
 def published_grid(members: Mapping[str, Plain], paper: Sequence[Entry]) -> Grid:
@@ -202,3 +205,62 @@ def _errors(errors: Sequence[Plain], spans: bool) -> list[Block]:
             blocks.append(Block("table", grid_of(("Member", words(answers)), ("Answer", said)), "Answers"))
         folds.append(Block("fold", blocks, str(error.get("question") or error.get("id") or "?")))
     return [Block("heading", "Examples of errors"), *(notes(TEXTS["errors"]) if spans else []), *folds] if folds else []
+
+
+def probe_blocks(study: Study, album: Album) -> list[Block]:
+    """Scores of the `probe` heads of every checkpoint by layer, a figure each; nothing without such heads."""
+    rows = [row for row in main_rows(study.rows) if row.role == "head"]
+    if (metric := main_metric(rows)) is None:
+        return []
+    blocks: list[Block] = []
+    for epoch in dict.fromkeys(row.epoch for row in rows):
+        here = [row for row in rows if row.epoch == epoch and metric.key in row.scores]
+        if found := _by_layer(study, {row.name: row.scores[metric.key].mean for row in here}):
+            blocks += _checkpoint(found, metric, epoch, album)
+    return blocks
+
+
+def _by_layer(study: Study, scores: dict[str, float]) -> dict[str, Scores]:
+    entries = study.recipe.get("heads", [])
+    found: dict[str, Scores] = {}
+    for name, entry in zip(unique_names(entries), entries):
+        if entry.get("kind") == "probe" and name in scores:
+            kind = UP_TO if entry.get("cumulative") else ALONE
+            found.setdefault(kind, {})[int(entry.get("layer", 0))] = scores[name]
+    return {kind: dict(sorted(found[kind].items())) for kind in (ALONE, UP_TO) if kind in found}
+
+
+def _checkpoint(found: dict[str, Scores], metric: Metric, epoch: float, album: Album) -> list[Block]:
+    upto = found.get(UP_TO, {})
+    whole = len(upto) > 1 and list(upto) == list(range(len(upto)))  # differences need every layer
+    expected = expected_layer(list(upto.values())) if whole else None
+    grid = _grid(found, gains_of_layers(list(upto.values())) if whole else [], metric)
+    text = f"Expected layer, weighted by what each layer adds to those below: {expected:.2f}." if expected else ""
+    curves = {kind: list(scores.items()) for kind, scores in found.items()}
+    figure = curve_figure(curves, "layer (0: embedding output)", metric.label, marked=True, expected=expected)
+    caption = f"{metric.label} of probes by layer at epoch {epoch:g}"
+    picture = album.draw(f"probe {epoch:g}", caption, figure)
+    return [Block("table", grid, caption), *notes(*([text] if text else [])), *pictures(picture)]
+
+
+def _grid(found: dict[str, Scores], gains: list[float], metric: Metric) -> Grid:
+    layers = sorted({layer for scores in found.values() for layer in scores})
+    form = f".{metric.digits}f"
+    columns = [(f"{metric.label}, {kind}", numbers(map(one.get, layers), form)) for kind, one in found.items()]
+    added = [("Added by the layer", numbers(map(dict(enumerate(gains, 1)).get, layers), f"+{form}"))] if gains else []
+    return grid_of(("Layer", numbers(layers, "d")), *columns, *added)
+
+
+def gains_of_layers(scores: Sequence[float]) -> list[float]:
+    """What each layer from 1 on adds: the score of the layers 0 ... l minus that of 0 ... l - 1."""
+    return [after - before for before, after in pairwise(scores)]
+
+
+def expected_layer(scores: Sequence[float]) -> float | None:
+    """The mean layer, weighted by what each adds: sum_l l gain_l / sum_l gain_l; None where they add nothing.
+
+    scores: of probes that read the layers 0 ... l, for l = 0, 1, ... in order (edge probing, Tenney et al. 2019).
+    """
+    gains = gains_of_layers(scores)
+    total = sum(gains)
+    return sum(layer * gain for layer, gain in enumerate(gains, 1)) / total if total > 0 else None

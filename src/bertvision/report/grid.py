@@ -5,8 +5,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bertvision.evaluate.bootstrap import Interval
-from bertvision.report.published import Entry, beside, called, without_counterpart
-from bertvision.report.rows import COSTS, Metric, Row, Spread, is_number, main_metric, main_rows, metrics_of
+from bertvision.report.rows import (
+    COSTS,
+    Entry,
+    Metric,
+    Row,
+    Spread,
+    beside,
+    called,
+    is_number,
+    main_metric,
+    main_rows,
+    metrics_of,
+    without_counterpart,
+)
 
 NOTHING = "–"
 PRINTED = ","  # of published numbers: as many decimals as they have

@@ -4,16 +4,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bertvision.report import TEXTS
-from bertvision.report.differences import difference_blocks
-from bertvision.report.findings import analysis_sections
+from bertvision.report.findings import analysis_sections, probe_blocks
 from bertvision.report.grid import paper_grid
-from bertvision.report.probes import probe_blocks
 from bertvision.report.reading import Study, read_study
 from bertvision.report.render import Album, Badge, Block, Report, Section, notes, write_files
 from bertvision.report.rows import main_rows, metrics_of
 from bertvision.report.sections import (
     cost_blocks,
     data_line,
+    difference_blocks,
     ensemble_blocks,
     fact_blocks,
     greedy_blocks,
@@ -39,13 +38,13 @@ def compose(study: Study) -> Report:
     """The report of a study."""
     album, lost = Album(), list[str]()  # lost: sentences on files that do not hold what belongs there
     if study.variants:
-        sentences, sections = outcome_sentences(outcomes_of(study)), joint_sections(study, album)
+        found = outcomes_of(study)
+        sentences, sections = outcome_sentences(found), joint_sections(study, found, album)
         for name, one in study.variants.items():
             first, *more = _single(one, Album(name, album.names), lost, name) or [Section("", notes("No scores yet."))]
             folds = [Block("fold", section.blocks, section.title) for section in more]
             sections.append(Section(name, [*first.blocks, *folds]))
-        rows = [row for one in study.variants.values() for row in one.rows]
-        rest = paper_grid(metrics_of(rows), (), apart(study))
+        rest = paper_grid(metrics_of(study.all_rows), (), apart(study))
     else:
         sentences, sections = summary_sentences(study.rows, study.recipe), _single(study, album, lost)
         rest = paper_grid(metrics_of(study.rows), study.rows, study.paper)

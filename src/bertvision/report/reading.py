@@ -8,8 +8,7 @@ from typing import Any
 from bertvision.errors import UserError
 from bertvision.evaluate.score import Score
 from bertvision.recipe import reached
-from bertvision.report.published import Entry, for_run, for_variant, of_another_run
-from bertvision.report.rows import Row, summarise, with_intervals
+from bertvision.report.rows import Entry, Row, for_run, for_variant, of_another_run, summarise, with_intervals
 from bertvision.train.contents import Contents
 from bertvision.train.run_dir import RunDir
 
@@ -43,6 +42,12 @@ class Study:
         if not self.variants:
             return self.contents.scores
         return [replace(score, variant=name) for name, one in self.variants.items() for score in one.scores]
+
+    @property
+    def all_rows(self) -> list[Row]:
+        """Its rows and those of its variants, with the names of variants."""
+        inner = [replace(row, variant=name) for name, one in self.variants.items() for row in one.rows]
+        return [*self.rows, *inner]
 
     def synthetic(self) -> bool:
         """Whether any of the data was made by a program, as study.json says or the recipe asks for."""

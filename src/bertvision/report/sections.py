@@ -1,19 +1,20 @@
-"""The sections of a report on one study: scores, costs, losses, ensembles, and where the numbers come from."""
+"""The sections of a report on one study: scores, differences to the backbone, costs, losses, ensembles, facts."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 
-from bertvision.evaluate.pareto import efficiency
-from bertvision.evaluate.score import Score
+from bertvision.evaluate.score import Score, efficiency
 from bertvision.report import TEXTS
-from bertvision.report.differences import SECONDS, against_cost, published_points
-from bertvision.report.figures import Panel, front_figure, loss_figure, score_figure, share_figure
+from bertvision.report.figures import Panel, cost_figure, curve_figure, front_figure, score_figure
 from bertvision.report.grid import (
     Cell,
+    Column,
     Grid,
     cost_columns,
+    difference_cell,
+    gap_cell,
     grid_of,
     main_grid,
     mean,
@@ -23,23 +24,111 @@ from bertvision.report.grid import (
     score_cell,
     words,
 )
-from bertvision.report.published import Entry, beside, called, sources
 from bertvision.report.reading import Study
 from bertvision.report.render import Album, Block, Picture, notes, pictures
 from bertvision.report.rows import (
     COSTS,
     FRONTS,
+    Entry,
+    Equal,
     Metric,
     Row,
+    beside,
+    called,
+    is_number,
     main_metric,
     metrics_of,
     rows_by_kind,
     summarise,
 )
+from bertvision.report.sentences import score_notes
 from bertvision.train.progress import heads_stage, tuning_stage
 
+SPANS_F1 = "HasAns_spans_f1"
+SOURCES = {"zero": "threshold 0", "tune": "threshold tuned", "spans": "spans alone"}
+SECONDS, FLOPS = Metric("train_seconds", "seconds of training", 1), Metric("train_flops", "FLOPs of training", 0)
 UNDER = {"tune": ", threshold tuned", "zero": ", threshold at zero"}
+LOSS_AXES = ("epochs of training", "loss")
 ELSEWHERE = {"title", "paper", "command", "dropped", "variants", "constant"}
+
+
+def sources_of_gain(rows: Sequence[Row]) -> dict[str, tuple[Metric, list[Row]]]:
+    """Title -> metric and rows: threshold 0, threshold tuned, and the spans with “no answer” switched off."""
+    metric, kinds = main_metric(rows), rows_by_kind(row for row in rows if row.fraction == 1)
+    if metric is None:
+        return {}
+    found = {SOURCES.get(kind, metric.label): (metric, kinds[kind]) for kind in sorted(kinds, reverse=True)}
+    spans = [row for row in next(iter(kinds.values()), []) if SPANS_F1 in row.scores]
+    label = next((one for one in metrics_of(rows) if one.key == SPANS_F1), None)
+    return found | ({SOURCES["spans"]: (label, spans)} if spans and label else {})
+
+
+def against_cost(study: Study, cost: Metric, album: Album) -> list[Picture]:
+    """The score against a cost of training, for each source of gain."""
+    panels = []
+    for title, (metric, rows) in sources_of_gain(study.rows).items():
+        scored = [row for row in rows if {metric.key, cost.key} <= row.scores.keys()]
+        whole = [row for row in scored if row.ensemble.members[0].head_epochs is None]
+        published = published_points(study.paper, metric, cost) if title != SOURCES["tune"] else []
+        if any(row.role != "backbone" for row in whole):
+            panels.append(Panel(title.capitalize() if title in SOURCES.values() else "", metric, whole, published))
+    if not panels:
+        return []
+    narrow = cost_figure(panels, cost, across=False) if len(panels) > 1 else None
+    caption = f"{panels[0].metric.label} against {cost.label}"
+    return [album.draw(cost.key, caption, cost_figure(panels, cost), narrow)]
+
+
+def published_points(paper: Sequence[Entry], metric: Metric, cost: Metric) -> list[tuple[float, float]]:
+    """Published (cost, score), where both are known."""
+    known = [entry for entry in paper if is_number(entry.get(metric.key)) and is_number(entry.get(cost.key))]
+    return [(float(entry[cost.key]), float(entry[metric.key])) for entry in known]
+
+
+def difference_blocks(study: Study, album: Album) -> list[Block]:
+    """Differences to the backbone at the same checkpoint, at equal seconds and at equal FLOPs, by source of gain."""
+    found = {
+        title: (metric, {(row.epoch, row.name): row for row in rows if row.role != "backbone"})
+        for title, (metric, rows) in sources_of_gain(study.rows).items()
+    }
+    places = list(dict.fromkeys(place for _, rows in found.values() for place in rows))
+    everyone = [row for _, rows in found.values() for row in rows.values()]
+    if not any(row.differences or row.intervals for row in everyone):
+        return []
+
+    def columns(heading: str, cell: Callable[[Row, Metric], Cell]) -> list[Column]:
+        return [
+            (f"{heading}, {title}", [cell(rows[place], metric) if place in rows else Cell() for place in places])
+            for title, (metric, rows) in found.items()
+        ]
+
+    def equal_columns(cost: Metric) -> list[Column]:
+        """The epochs of the backbone of equal cost, and the differences to it."""
+        known = {(r.epoch, r.name): one for r in reversed(everyone) for one in r.equal.get(cost.key, {}).values()}
+        epochs = [_equal_epoch(known.get(place)) for place in places]
+
+        def cell(row: Row, metric: Metric) -> Cell:
+            known = row.at_equal(cost.key, metric.key)
+            return difference_cell(known.interval, metric.digits) if known else Cell()
+
+        return [("Backbone of equal cost", words(epochs)), *columns("Δ", cell)]
+
+    place = [("Epoch", numbers((e for e, _ in places), "g")), ("Member", words(name for _, name in places))]
+    tables = {"At the same checkpoint": grid_of(*place, *columns("Δ", gap_cell))}
+    for title, cost in (("At equal seconds of training", SECONDS), ("At equal FLOPs of training", FLOPS)):
+        if any(cost.key in row.equal for row in everyone):
+            tables[title] = grid_of(*place, *equal_columns(cost))
+    blocks = [one for title, grid in tables.items() for one in (Block("heading", title), Block("table", grid, title))]
+    texts = [TEXTS["differences" if any(row.intervals for row in everyone) else "differences_unclear"]]
+    texts.append(TEXTS["flops" if len(tables) > 1 else "no_equal_cost"])
+    return [*blocks, *notes(*texts), *pictures(*against_cost(study, FLOPS, album))]
+
+
+def _equal_epoch(known: Equal | None) -> str:
+    if known is None:
+        return ""
+    epoch = "" if known.epoch is None else f"epoch {known.epoch:.3g}"
+    return ", ".join(filter(None, [epoch, {"interpolated": known.how, "beyond": "beyond the last"}.get(known.how)]))
 
 
 def score_blocks(study: Study, album: Album) -> list[Block]:
@@ -59,7 +148,7 @@ def score_blocks(study: Study, album: Album) -> list[Block]:
     return [
         *((*pictures(*drawn), *notes(TEXTS["cost_figure"])) if drawn else ()),
         Block("table", main_grid(study.rows, study.paper), "Scores"),
-        *notes(*_score_notes(study)),
+        *notes(*score_notes(study)),
         *pictures(*found),
         *(Block("fold", [Block("table", grid, title)], title) for title, grid in details.items()),
     ]
@@ -108,7 +197,7 @@ def loss_blocks(study: Study, album: Album) -> list[Block]:
     drawn = []
     for name, what, curves in (("tuning", "tuning", tuning), ("heads", "training of the heads", heads)):
         if known := {label: points for label, points in curves.items() if len(points) > 1}:
-            drawn.append(album.draw(f"loss {name}", f"Loss along the {what}", loss_figure(known)))
+            drawn.append(album.draw(f"loss {name}", f"Loss along the {what}", curve_figure(known, *LOSS_AXES)))
     return [*pictures(*drawn), *notes(TEXTS["losses"])] if drawn else []
 
 
@@ -197,56 +286,6 @@ def _title(kind: str) -> str:
     return TEXTS["threshold"].get(kind, f"Threshold: {kind}" if kind else "Scores")
 
 
-def _score_notes(study: Study) -> Iterator[str]:
-    yield from _constant(study)
-    yield TEXTS["legend"]
-    if any(row.intervals for row in study.rows):
-        yield TEXTS["intervals"]
-    if any(row.equal for row in study.rows):
-        yield TEXTS["equal_cost"]
-    yield from row_notes(study.contents.scores)
-    yield from _chosen_parts(study.contents.scores)
-    if "tune" in study.recipe.get("data", {}) and not study.recipe["data"]["tune"]:
-        yield f"No tuning set was given, so one was split off the training data: {study.source('tune')}."
-    yield from sources(study.paper)
-    if study.paper and study.synthetic():
-        yield TEXTS["unlike"]
-
-
-def row_notes(scores: Sequence[Score]) -> list[str]:
-    """The notes of scores, such as that a member always gives the same answer, with their checkpoints and seeds."""
-    found: dict[tuple[str, str], dict[str, None]] = {}  # name, note -> places, in order
-    for score in scores:
-        if score.note:
-            found.setdefault((score.name, score.note), {})[f"epoch {score.epoch:g}, seed {score.seed}"] = None
-    return [f"{name} ({'; '.join(places)}): {note}." for (name, note), places in found.items()]
-
-
-def _chosen_parts(scores: Sequence[Score]) -> list[str]:
-    """The pairs that were chosen on the tuning set, by checkpoint."""
-    found: dict[str, dict[float, dict[str, None]]] = {}  # name -> epoch -> parts, in order
-    for score in scores:
-        if score.ensemble.chosen == "best":
-            found.setdefault(score.name, {}).setdefault(score.epoch, {})[score.ensemble.parts] = None
-    places = {
-        name: [f"at epoch {epoch:g} {' or '.join(parts)}" for epoch, parts in sorted(epochs.items())]
-        for name, epochs in found.items()
-    }
-    return [f"{name}, chosen on the tuning set: {'; '.join(texts)}." for name, texts in places.items()]
-
-
-def _constant(study: Study) -> list[str]:
-    """The scores of the best constant answer, from the composition of the test set."""
-    known = dict(study.facts.get("constant") or {})
-    totals = [row.scores for row in study.rows if {"total", "NoAns_total", "f1"} <= row.scores.keys()]
-    if not known and totals:  # the SQuAD metric counts the questions without an answer
-        share = 100 * totals[0]["NoAns_total"].mean / totals[0]["total"].mean
-        known = {"says": "no answer", "exact": share, "f1": share}
-    shown = [metric for metric in metrics_of(study.rows) if isinstance(known.get(metric.key), int | float)]
-    scores = ", ".join(f"{metric.label} {known[metric.key]:.{metric.digits}f}" for metric in shown)
-    return [f"Baseline: always answering “{known['says']}” scores {scores} on this test set."] if scores else []
-
-
 def _curve(rows: Sequence[Row], kind: str, by_share: bool, study: Study, album: Album) -> list[Picture]:
     """The main metric during fine-tuning; by_share: by share of the training set, at the last checkpoint."""
     metric = main_metric(rows)
@@ -259,7 +298,7 @@ def _curve(rows: Sequence[Row], kind: str, by_share: bool, study: Study, album: 
     over = f"by share of the training set at epoch {scored[-1].epoch:g}" if by_share else "during fine-tuning"
     shaded = ". Shaded: one standard deviation over seeds" if any(len(row.seeds) > 1 for row in scored) else ""
     paper = [] if kind == "tune" else study.paper  # the papers have no tuned threshold
-    figure = (share_figure if by_share else score_figure)(scored, metric, paper)
+    figure = score_figure(scored, metric, paper, by_share)
     caption = f"{metric.label} {over}{UNDER.get(kind, '')}{shaded}"
     return [album.draw(f"{'share' if by_share else 'score'} {kind}", caption, figure)]
 

@@ -1,13 +1,15 @@
-"""The findings of a study in a few sentences, no stronger than its rows and intervals allow."""
+"""The findings of a study in a few sentences, no stronger than its rows and intervals allow; notes below its tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jinja2 import Environment
 
-from bertvision.report import TEMPLATES
+from bertvision.evaluate.score import Score
+from bertvision.report import TEMPLATES, TEXTS
 from bertvision.report.grid import interval_text
-from bertvision.report.rows import Metric, Row, best_of, judge, main_metric, main_rows
+from bertvision.report.reading import Study
+from bertvision.report.rows import Metric, Row, best_of, judge, main_metric, main_rows, metrics_of, sources
 
 NOTHING_YET = "There are no scores yet."
 
@@ -106,6 +108,57 @@ def _at(rows: Sequence[Row], metric: Metric) -> dict[str, Any]:
             word, sign = ("higher", 1) if apart.mean >= 0 else ("lower", -1)
             at["seeds"] = f", {word} in {sum(sign * value > 0 for value in apart.values)} of {len(apart.values)} seeds"
     return at
+
+
+def score_notes(study: Study) -> Iterator[str]:
+    """The notes below the main table."""
+    yield from _constant(study)
+    yield TEXTS["legend"]
+    if any(row.intervals for row in study.rows):
+        yield TEXTS["intervals"]
+    if any(row.equal for row in study.rows):
+        yield TEXTS["equal_cost"]
+    yield from row_notes(study.contents.scores)
+    yield from _chosen_parts(study.contents.scores)
+    if "tune" in study.recipe.get("data", {}) and not study.recipe["data"]["tune"]:
+        yield f"No tuning set was given, so one was split off the training data: {study.source('tune')}."
+    yield from sources(study.paper)
+    if study.paper and study.synthetic():
+        yield TEXTS["unlike"]
+
+
+def row_notes(scores: Sequence[Score]) -> list[str]:
+    """The notes of scores, such as that a member always gives the same answer, with their checkpoints and seeds."""
+    found: dict[tuple[str, str], dict[str, None]] = {}  # name, note -> places, in order
+    for score in scores:
+        if score.note:
+            found.setdefault((score.name, score.note), {})[f"epoch {score.epoch:g}, seed {score.seed}"] = None
+    return [f"{name} ({'; '.join(places)}): {note}." for (name, note), places in found.items()]
+
+
+def _chosen_parts(scores: Sequence[Score]) -> list[str]:
+    """The pairs that were chosen on the tuning set, by checkpoint."""
+    found: dict[str, dict[float, dict[str, None]]] = {}  # name -> epoch -> parts, in order
+    for score in scores:
+        if score.ensemble.chosen == "best":
+            found.setdefault(score.name, {}).setdefault(score.epoch, {})[score.ensemble.parts] = None
+    places = {
+        name: [f"at epoch {epoch:g} {' or '.join(parts)}" for epoch, parts in sorted(epochs.items())]
+        for name, epochs in found.items()
+    }
+    return [f"{name}, chosen on the tuning set: {'; '.join(texts)}." for name, texts in places.items()]
+
+
+def _constant(study: Study) -> list[str]:
+    """The scores of the best constant answer, from the composition of the test set."""
+    known = dict(study.facts.get("constant") or {})
+    totals = [row.scores for row in study.rows if {"total", "NoAns_total", "f1"} <= row.scores.keys()]
+    if not known and totals:  # the SQuAD metric counts the questions without an answer
+        share = 100 * totals[0]["NoAns_total"].mean / totals[0]["total"].mean
+        known = {"says": "no answer", "exact": share, "f1": share}
+    shown = [metric for metric in metrics_of(study.rows) if isinstance(known.get(metric.key), int | float)]
+    scores = ", ".join(f"{metric.label} {known[metric.key]:.{metric.digits}f}" for metric in shown)
+    return [f"Baseline: always answering “{known['says']}” scores {scores} on this test set."] if scores else []
 
 
 _environment = Environment()  # plain text; the templates of the pages escape it

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from bertvision.evaluate.bootstrap import Interval
 from bertvision.report import TEXTS
-from bertvision.report.differences import SOURCES, SPANS_F1
-from bertvision.report.figures import loss_figure, score_figure
+from bertvision.report.figures import curve_figure, score_figure
 from bertvision.report.grid import (
     LOSS,
     Cell,
@@ -23,21 +22,25 @@ from bertvision.report.grid import (
     score_cell,
     words,
 )
-from bertvision.report.published import Entry, beside, of_another_run, sources, without_counterpart
 from bertvision.report.reading import Study
 from bertvision.report.render import Album, Block, Section, notes, pictures
 from bertvision.report.rows import (
     ROLES,
+    Entry,
     Metric,
     Row,
+    beside,
     best_of,
     interval_of,
     judge,
     main_metric,
     main_rows,
     metrics_of,
+    of_another_run,
+    sources,
+    without_counterpart,
 )
-from bertvision.report.sections import cost_blocks, tuning_losses
+from bertvision.report.sections import LOSS_AXES, SOURCES, SPANS_F1, cost_blocks, tuning_losses
 from bertvision.report.sentences import NOTHING_YET, over_seeds, sentence, side
 
 HEADINGS = {"backbone": "Backbone", "head": "Best head", "ensemble": "Ensemble"}
@@ -80,7 +83,7 @@ def outcomes(rows: Sequence[Row], papers: Mapping[str, Sequence[Entry]]) -> list
 
 
 def outcomes_of(study: Study) -> list[Outcome]:
-    found = outcomes(_rows(study), {name: one.paper for name, one in study.variants.items()})
+    found = outcomes(study.all_rows, {name: one.paper for name, one in study.variants.items()})
     return [_with_gaps(one, study) for one in found]
 
 
@@ -172,9 +175,9 @@ def outcome_sentences(found: Sequence[Outcome]) -> list[str]:
     ]
 
 
-def joint_sections(study: Study, album: Album) -> list[Section]:
-    """The table of all variants, and joint plots if they share test set and metric."""
-    if not (found := outcomes_of(study)):
+def joint_sections(study: Study, found: Sequence[Outcome], album: Album) -> list[Section]:
+    """The table of all variants, and joint plots if they share test set and metric. found: their outcomes."""
+    if not found:
         return []
     blocks = [Block("table", outcome_grid(found), "All variants"), *notes(TEXTS["variants"])]
     blocks += notes(*sources(entry for one in found for entry in one.paper))
@@ -198,7 +201,7 @@ def same_test(study: Study, found: Sequence[Outcome]) -> bool:
 
 def _together(study: Study, found: Sequence[Outcome], album: Album) -> list[Section]:
     """Curves, the table of all members and costs, of variants that can be compared."""
-    metric, rows = found[0].metric, main_rows(_rows(study))
+    metric, rows = found[0].metric, main_rows(study.all_rows)
     best = {(one.name, row.name) for one in found for row in one.rows.values()}
     shown = [row for row in rows if (row.variant, row.name) in best]
     blocks = []
@@ -210,14 +213,12 @@ def _together(study: Study, found: Sequence[Outcome], album: Album) -> list[Sect
         blocks += pictures(album.draw("score", caption, score_figure(shown, metric)))
     tuning = {one.name: tuning_losses(study.variants[one.name]) for one in found}
     if curves := {name: points for name, points in tuning.items() if len(points) > 1}:
-        blocks += pictures(album.draw("loss tuning", "Loss along the tuning, first seed", loss_figure(curves)))
+        blocks += pictures(
+            album.draw("loss tuning", "Loss along the tuning, first seed", curve_figure(curves, *LOSS_AXES))
+        )
     blocks.append(Block("fold", [Block("table", member_grid(rows), EVERYTHING)], EVERYTHING))
     costs = cost_blocks(shown, replace(study, paper=()), album)
     return [Section("On the same data", blocks), *([Section("Costs", costs)] if costs else [])]
-
-
-def _rows(study: Study) -> list[Row]:
-    return [replace(row, variant=name) for name, one in study.variants.items() for row in one.rows]
 
 
 def _score(one: Outcome, role: str) -> Cell:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 JSON = re.compile(r"\s*(\[\s*)?\{")  # the beginning of a line that is not a plain question; a list is refused
 AROUND = 160  # characters of context on either side of a printed answer
-# Share of questions that are assumed to have an answer where somebody asks about one text, which they chose because
+# Share of questions that are assumed to have an answer for questions about one text, which the user chose because
 # they expect it there. Of several texts most do not hold it: there the reader's own share holds.
 ASSUMED = 0.8
 CHUNK = 64  # questions answered together: enough for full batches, few enough to show answers soon

@@ -22,7 +22,7 @@ class QueueFull(Exception):
 
 
 class Abandoned(Exception):
-    """Raised by `run` when nobody waits for its results any more."""
+    """Raised by `run` when all of its results were cancelled."""
 
 
 class Stopped(Exception):
@@ -40,7 +40,7 @@ class Batch:
 
 @dataclass(eq=False)
 class _Item:
-    """One question in the queue. result: cancelled if nobody waits for it any more."""
+    """One question in the queue. result: cancelled if the client has left."""
 
     kind: Hashable
     work: Any
@@ -52,7 +52,7 @@ class Batcher:
     """A bounded queue in front of one worker thread.
 
     run(kind, works, wanted) answers a list of works of one kind, in order, in the worker thread. wanted() says whether
-    anyone still waits; where nobody does, run may raise Abandoned. count(kind, work) is the work's cost in tokens.
+    any of the results is still wanted; if not, run may raise Abandoned. count(kind, work) is the work's cost in tokens.
     observe(batch) is called after every pass.
 
     The worker never waits for further questions: it takes those in the queue as soon as it is free. A single request is

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.backbone.backbone import Backbone
-from bertvision.backbone.checkpoint import Plain
+from bertvision.backbone.checkpoint import Compression, Plain, parse_compression
 from bertvision.backbone.loading import tokenizer_of
-from bertvision.backbone.low_rank import Compression, parse_compression
 from bertvision.backbone.states import deepest
 from bertvision.backbone.tuning import Tuning
 from bertvision.data.sources import is_text

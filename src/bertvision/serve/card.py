@@ -74,7 +74,7 @@ def write_card(name: str, config: ReaderConfig, row: Mapping[str, Any], facts: M
 
 
 def _hub_names(source: str) -> list[str]:
-    """The data sets of the hub that a source is made of, as far as its name tells."""
+    """The data sets of the hub that a source is made of, as far as its name shows."""
     return [name for name, pattern in HUB.items() if re.search(pattern, source.lower())]
 
 

@@ -84,7 +84,7 @@ def called(name: str) -> str:
 
 def _read(name: str) -> bytes:
     if name == STDIN:
-        if sys.stdin is None:  # closed by whoever started this process
+        if sys.stdin is None:  # closed by the parent process
             raise UserError(f"stdin: is closed; {ELSEWHERE}")
         return sys.stdin.buffer.read()
     path = Path(name)
@@ -150,7 +150,7 @@ def _pdf(name: str, content: bytes) -> Document:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # what it mends by itself is no news
+            logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # it logs what it repairs by itself
             pages = [page.extract_text() for page in PdfReader(io.BytesIO(content)).pages]
     except Exception as error:  # a broken or locked file comes out as almost any type
         reason = " ".join(str(error).split())[:200] or type(error).__name__

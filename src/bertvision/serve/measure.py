@@ -12,8 +12,7 @@ from bertvision.errors import UserError
 from bertvision.evaluate.bootstrap import Points, score_interval
 from bertvision.evaluate.calibration import auroc, calibration_error, null_probability, reliability
 from bertvision.evaluate.squad import answerable, question_scores, score
-from bertvision.serve.answers import collector_of, cut, rank
-from bertvision.serve.arguments import Options
+from bertvision.serve.answers import Options, collector_of, cut, rank
 from bertvision.serve.reader import Progress, Reader
 from bertvision.tasks.decode import SpanPredictions
 from bertvision.tasks.spans import POINTS
@@ -99,20 +98,13 @@ def _calibration(reader: Reader, name: str, found: SpanPredictions, has: Sequenc
     """
     none, share = ~np.array(has, bool), float(np.mean(has))
     calibration = reader.config.tasks[name].calibration
-
-    def judged(probability: Any) -> dict[str, Any]:
-        curve = reliability(probability, none)
-        return {"error": calibration_error(curve), "curve": curve}
-
-    told = {"auroc": auroc(found.no_answer, none), "answerable": share}
-    told["before"] = judged(null_probability(found.no_answer))  # type: ignore[assignment]
-    ways = {"after": calibration}
-    if calibration and 0 < share < 1:
-        ways["after_share"] = calibration.assuming(share)
-    for way, one in ways.items():
-        if one:
-            told[way] = judged([one.probability(doubt) for doubt in found.no_answer])  # type: ignore[assignment]
-    return told
+    ways: dict[str, Any] = {"before": null_probability(found.no_answer)}
+    if calibration:
+        shares = {"after": calibration} | ({"after_share": calibration.assuming(share)} if 0 < share < 1 else {})
+        ways |= {way: [one.probability(doubt) for doubt in found.no_answer] for way, one in shares.items()}
+    curves = {way: reliability(probability, none) for way, probability in ways.items()}
+    judged = {way: {"error": calibration_error(curve), "curve": curve} for way, curve in curves.items()}
+    return {"auroc": auroc(found.no_answer, none), "answerable": share} | judged
 
 
 def report(found: Mapping[str, Any]) -> str:
@@ -123,16 +115,15 @@ def report(found: Mapping[str, Any]) -> str:
             ends = found["intervals"].get(key)
             shown = f"{value:.6g}" if isinstance(value, float) else str(value)
             lines.append(f"{key:20} {shown}" + (f"  (95 %: {ends[0]:.1f} to {ends[1]:.1f})" if ends else ""))
-    told = found["calibration"]
-    for way in ("before", "after", "after_share"):
-        if way in told:
-            lines.append(f'"no answer", {way.replace("_", ", at this ")}: calibration error {told[way]["error"]:.3f}')
+    for way, judged in found["calibration"].items():
+        if way in ("before", "after", "after_share"):
+            lines.append(f'"no answer", {way.replace("_", ", at this ")}: calibration error {judged["error"]:.3f}')
             lines += [
                 f"  said {point['confidence']:.2f}, was {point['observed']:.2f} of {point['questions']}"
-                for point in told[way]["curve"]
+                for point in judged["curve"]
             ]
     for one in found.get("mistakes", ()):
-        told = f'would say "{one["span"]}"' if one["kind"] == "silent" else f'says "{one["said"]}"'
+        answer = f'would say "{one["span"]}"' if one["kind"] == "silent" else f'says "{one["said"]}"'
         gold = f"; right: {' | '.join(one['gold'])}" if one["gold"] else ""
-        lines.append(f"{one['kind']} (no answer {one['no_answer_score']:.2f}): {one['question']} {told}{gold}")
+        lines.append(f"{one['kind']} (no answer {one['no_answer_score']:.2f}): {one['question']} {answer}{gold}")
     return "\n".join(lines)

@@ -140,7 +140,7 @@ def _check_head(scope: Scope, headers: Headers) -> None:
     if sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD:
         raise Refusal(431, f"the headers are longer than {HEAD} bytes")
     if "upgrade" in headers:
-        raise Refusal(400, "this server speaks HTTP/1.1 alone; send the request without `Upgrade`")
+        raise Refusal(400, "this server supports HTTP/1.1 only; send the request without `Upgrade`")
 
 
 def given_token(authorization: str) -> bytes:

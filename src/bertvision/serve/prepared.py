@@ -79,10 +79,10 @@ def load_quickly(name: str, **how: Any) -> tuple[Reader, str]:
         return _loaded(name, how, f"{first}`bertvision export {name}` once lets it start without torch")
     try:
         speed = read_json(graph / SPEED)
-        told = f"{1000 * speed['onnx']:.0f} ms a batch when it was made, torch {1000 * speed['torch']:.0f} ms"
+        measured = f"{1000 * speed['onnx']:.0f} ms a batch when it was made, torch {1000 * speed['torch']:.0f} ms"
         if speed["onnx"] > SLOWER * speed["torch"]:
-            return _loaded(name, how, f"the prepared graph is slower: {told}")
-        reader, why = _loaded(str(graph), how, f"{graph}: {told}")
+            return _loaded(name, how, f"the prepared graph is slower: {measured}")
+        reader, why = _loaded(str(graph), how, f"{graph}: {measured}")
         reader.name = Path(name).name
         return reader, why
     except (UserError, KeyError, TypeError) as error:

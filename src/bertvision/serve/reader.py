@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Any
 from bertvision.data.batches import by_length
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError, nearest
-from bertvision.serve.answers import collector_of, cut, rank, results
-from bertvision.serve.arguments import Asked, Options, check_answerable, check_pairs, pairs_of, text_pairs
+from bertvision.serve.answers import (
+    Asked,
+    Options,
+    check_answerable,
+    check_pairs,
+    collector_of,
+    cut,
+    pairs_of,
+    rank,
+    results,
+    text_pairs,
+)
 from bertvision.serve.config import ReaderConfig
 from bertvision.serve.onnx_engine import Engine, OnnxEngine, load_engine
 from bertvision.serve.reader_dir import GRAPH, Storage, find_reader, read_card, read_config, write_reader
@@ -242,7 +252,7 @@ class Reader:
                 continue
             rankings = [rank(kept, row, pair[-1], config, options) for row, pair in enumerate(texts)]
             if options.layers:
-                from bertvision.serve.attribution import add_layers
+                from bertvision.serve.engines import add_layers
 
                 add_layers(self.torch_engine("layers"), name, collector, rankings)
             found[name] = [ranking.answers for ranking in rankings]

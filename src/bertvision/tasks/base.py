@@ -1,6 +1,7 @@
 """The interface of a task, the data sets it hands out, and what the analyses of all tasks share."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -148,9 +149,13 @@ def gold_of(dataset: Dataset) -> NDArray:
     return gold
 
 
-def predictions_error(where: str, error: Exception) -> UserError:
-    """The error for a file of predictions that cannot be read."""
-    return UserError(f"{where}: not a predictions file of this program ({error!r})")
+@contextmanager
+def reading_predictions(where: str) -> Iterator[None]:
+    """Within, whatever a file of predictions does not have is a UserError. where: names the file."""
+    try:
+        yield
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise UserError(f"{where}: not a predictions file of this program ({error!r})") from None
 
 
 def agreement(members: Mapping[str, Any], alike: Callable[[Any, Any], float]) -> dict[str, Any]:
@@ -208,8 +213,9 @@ def error_rows(
     return found
 
 
-def text_entry(record: Any, gold: list[str], answers: dict[str, str]) -> dict[str, Any]:
-    """An entry of `errors`; of a text or a pair, the first stands in the place of the question."""
-    texts = getattr(record, "texts", None) or (record.question, record.context)
+def error_entry(record: Any, gold: list[str], answers: dict[str, str]) -> dict[str, Any]:
+    """An entry of `errors`; of a text, a pair or a sentence, the first stands in the place of the question."""
+    sentence = (" ".join(record.words),) if hasattr(record, "words") else None
+    texts = sentence or getattr(record, "texts", None) or (record.question, record.context)
     question, context = (*texts, "")[:2]
     return {"id": record.id, "question": question, "context": context, "gold": gold, "answers": answers}

@@ -50,7 +50,7 @@ def decode(
     The rule `independent` compares probabilities and takes log-probabilities in place of logits.
     """
     sides = np.asarray(logits, np.float32)
-    with np.errstate(invalid="ignore"):  # a head that has burst may give infinity minus infinity
+    with np.errstate(invalid="ignore"):  # a head that has diverged may give infinity minus infinity
         return RULES[rule](sides, np.asarray(context_at), np.asarray(context_end), nbest, answer_tokens)
 
 
@@ -194,7 +194,9 @@ class SpanPredictions:
     @classmethod
     def from_json(cls, rows: dict[str, Any], where: str = "predictions") -> "SpanPredictions":
         """Reads what `to_json` gave."""
-        try:
+        from bertvision.tasks.base import reading_predictions
+
+        with reading_predictions(where):
             width = max((len(row["nbest"]) for row in rows.values()), default=0) or 1
             chars = np.zeros((len(rows), width, 2), np.int64)
             scores = np.full((len(rows), width), -np.inf)
@@ -205,10 +207,6 @@ class SpanPredictions:
                     chars[place, rank] = entry["start"], entry["end"]
                     scores[place, rank] = entry["score"]
             doubts = np.array([float(row["no_answer_score"]) for row in rows.values()])
-        except (TypeError, KeyError, AttributeError, ValueError) as error:
-            from bertvision.tasks.base import predictions_error
-
-            raise predictions_error(where, error) from None
         return cls(list(rows), texts, chars, scores, doubts)
 
 
@@ -290,9 +288,9 @@ class SpanCollector:
         # The question is unanswerable if every window says so, hence the least null score; under the independent
         # rule the best window wins, hence the highest.
         merge, start = (np.minimum, np.inf) if self.rule == "joint" else (np.maximum, -np.inf)
-        bids = np.nan_to_num(self.nulls.astype(np.float64), nan=CERTAIN, posinf=CERTAIN, neginf=-CERTAIN)
+        nulls = np.nan_to_num(self.nulls.astype(np.float64), nan=CERTAIN, posinf=CERTAIN, neginf=-CERTAIN)
         null = np.full(len(self.records), start)
-        merge.at(null, self.windows.example, bids)
+        merge.at(null, self.windows.example, nulls)
         return np.clip(np.where(np.isfinite(best), null - best, CERTAIN), -CERTAIN, CERTAIN)
 
 

@@ -33,12 +33,12 @@ from bertvision.tasks.base import (
     Task,
     agreement,
     disputes,
+    error_entry,
     error_rows,
     gold_of,
-    predictions_error,
+    reading_predictions,
     same_share,
     single,
-    text_entry,
 )
 from bertvision.tasks.decode import array_of
 from bertvision.tasks.spans import Spans
@@ -131,10 +131,29 @@ class Labels(Task):
         return LabelPredictions.from_json(rows, where)
 
     def scores(self, predictions: "LabelPredictions", dataset: Dataset, threshold: float) -> dict[str, Any]:
-        return label_scores(gold_of(dataset), predictions, self.metrics)
+        """The metrics in percent, `total`, and a `note` where a score says less than it seems."""
+        gold, points = gold_of(dataset), self.points(predictions, dataset, threshold)
+        found: dict[str, Any] = {name: metric(points.values) for name, metric in points.metrics.items()}
+        found["total"] = len(gold)
+        said, there = np.unique(predictions.chosen), np.unique(gold)
+        if len(said) == 1:
+            right = np.mean(gold == said[0])
+            found["note"] = f"always says {predictions.labels[said[0]]!r}, which is right for {right:.1%}"
+        elif len(there) == 1:
+            label = predictions.labels[there[0]]
+            found["note"] = f"every example is {label!r}: a correlation has no meaning and is 0"
+        return found
 
     def points(self, predictions: "LabelPredictions", dataset: Dataset, threshold: float) -> Points:
-        return label_points(gold_of(dataset), predictions, self.metrics)
+        """values: (Q, 3) gold label, predicted label, whether they are the same."""
+        gold, chosen, classes = gold_of(dataset), predictions.chosen, len(predictions.labels)
+        known: dict[str, Callable[[NDArray[np.float64]], float]] = {
+            "accuracy": Mean(2),
+            "f1": lambda rows: metrics.f1(rows[:, 0], rows[:, 1], classes),
+            "matthews": lambda rows: metrics.matthews(rows[:, 0], rows[:, 1], classes),
+        }
+        values = np.stack([gold, chosen, gold == chosen], axis=1).astype(np.float64)
+        return Points(values, {name: known[name] for name in self.metrics})
 
     def analyse(self, dataset: Dataset, members: Mapping[str, Said]) -> dict[str, Any]:
         gold, singles = gold_of(dataset), single(members)
@@ -152,7 +171,7 @@ class Labels(Task):
         most = int(np.bincount(gold, minlength=len(self.labels)).argmax())
         ids = [record.id for record in dataset.records]
         says = LabelPredictions(ids, self.labels, np.tile(np.eye(len(self.labels))[most], (len(ids), 1)))
-        found = label_scores(gold, says, self.metrics)
+        found = self.scores(says, dataset, 0.0)
         return {"says": self.labels[most], **{metric: found[metric] for metric in self.metrics}}
 
 
@@ -181,11 +200,9 @@ class LabelPredictions:
     @classmethod
     def from_json(cls, rows: Mapping[str, Any], where: str = "predictions") -> "LabelPredictions":
         """Reads what `to_json` gave."""
-        try:
+        with reading_predictions(where):
             labels = tuple(next(iter(rows.values()))["probabilities"]) if rows else ()
             found = [[float(row["probabilities"][label]) for label in labels] for row in rows.values()]
-        except (TypeError, KeyError, AttributeError, ValueError) as error:
-            raise predictions_error(where, error) from None
         return cls(list(rows), labels, np.array(found).reshape(len(rows), len(labels)))
 
 
@@ -209,33 +226,6 @@ class LabelCollector:
         order = np.lexsort((self.probabilities[:, 0], self.windows.example))
         last = np.searchsorted(self.windows.example[order], np.arange(len(self.ids)), side="right") - 1
         return LabelPredictions(self.ids, self.labels, self.probabilities[order[last]])
-
-
-def label_points(gold: NDArray[np.int64], predictions: LabelPredictions, names: Sequence[str]) -> Points:
-    """values: (Q, 3) gold label, predicted label, whether they are the same; with the named metrics."""
-    classes = len(predictions.labels)
-    values = np.stack([gold, predictions.chosen, gold == predictions.chosen], axis=1).astype(np.float64)
-    known: dict[str, Callable[[NDArray[np.float64]], float]] = {
-        "accuracy": Mean(2),
-        "f1": lambda rows: metrics.f1(rows[:, 0], rows[:, 1], classes),
-        "matthews": lambda rows: metrics.matthews(rows[:, 0], rows[:, 1], classes),
-    }
-    return Points(values, {name: known[name] for name in names})
-
-
-def label_scores(gold: NDArray[np.int64], predictions: LabelPredictions, names: Sequence[str]) -> dict[str, Any]:
-    """The named metrics in percent, `total`, and a `note` where a score says less than it seems."""
-    points = label_points(gold, predictions, names)
-    found: dict[str, Any] = {name: metric(points.values) for name, metric in points.metrics.items()}
-    found["total"] = len(gold)
-    said, there = np.unique(predictions.chosen), np.unique(gold)
-    if len(said) == 1:
-        right = np.mean(gold == said[0])
-        found["note"] = f"always says {predictions.labels[said[0]]!r}, which is right for {right:.1%}"
-    elif len(there) == 1:
-        label = predictions.labels[there[0]]
-        found["note"] = f"every example is {label!r}: a correlation has no meaning and is 0"
-    return found
 
 
 def describe(gold: NDArray, predictions: LabelPredictions) -> dict[str, Any]:
@@ -271,6 +261,6 @@ def mistakes(records: Sequence[Any], gold: NDArray, members: Mapping[str, LabelP
 
     def entry(row: int) -> dict[str, Any]:
         answers = {name: values[row] for name, values in said.items()}
-        return text_entry(records[row], [labels[gold[row]]], answers)
+        return error_entry(records[row], [labels[gold[row]]], answers)
 
     return error_rows(sorts + disputes(right, sure), list(members), right, entry)

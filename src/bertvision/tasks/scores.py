@@ -24,11 +24,11 @@ from bertvision.tasks.base import (
     Sort,
     Task,
     agreement,
+    error_entry,
     error_rows,
     gold_of,
-    predictions_error,
+    reading_predictions,
     single,
-    text_entry,
 )
 from bertvision.tasks.decode import array_of
 
@@ -173,10 +173,8 @@ class ScorePredictions:
     @classmethod
     def from_json(cls, rows: Mapping[str, Any], where: str = "predictions") -> "ScorePredictions":
         """Reads what `to_json` gave."""
-        try:
+        with reading_predictions(where):
             return cls(list(rows), np.array([float(row["score"]) for row in rows.values()]))
-        except (TypeError, KeyError, AttributeError, ValueError) as error:
-            raise predictions_error(where, error) from None
 
 
 class ScoreCollector:
@@ -213,6 +211,6 @@ def mistakes(records: Sequence[Any], gold: NDArray, members: Mapping[str, ScoreP
 
     def entry(row: int) -> dict[str, Any]:
         answers = {name: f"{one.numbers[row]:.2f}" for name, one in members.items()}
-        return text_entry(records[row], [f"{gold[row]:g}"], answers)
+        return error_entry(records[row], [f"{gold[row]:g}"], answers)
 
     return error_rows(sorts, list(members), off == 0, entry)

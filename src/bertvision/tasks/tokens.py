@@ -26,8 +26,9 @@ from bertvision.tasks.base import (
     Task,
     agreement,
     disputes,
+    error_entry,
     error_rows,
-    predictions_error,
+    reading_predictions,
     same_share,
     single,
 )
@@ -157,10 +158,8 @@ class TokenPredictions:
     @classmethod
     def from_json(cls, rows: Mapping[str, Any], where: str = "predictions") -> "TokenPredictions":
         """Reads what `to_json` gave."""
-        try:
+        with reading_predictions(where):
             return cls(list(rows), [tuple(label + "" for label in row["labels"]) for row in rows.values()])
-        except (TypeError, KeyError, AttributeError) as error:
-            raise predictions_error(where, error) from None
 
 
 class TokenCollector:
@@ -289,13 +288,7 @@ def mistakes(records: Sequence[Sentence], members: Mapping[str, TokenPredictions
     def entry(row: int) -> dict[str, Any]:
         sentence = records[row]
         answers = {name: "; ".join(_listed(sentence, one.labels[row])) for name, one in members.items()}
-        return {
-            "id": sentence.id,
-            "question": " ".join(sentence.words),
-            "context": "",
-            "gold": _listed(sentence, sentence.labels),
-            "answers": answers,
-        }
+        return error_entry(sentence, _listed(sentence, sentence.labels), answers)
 
     return error_rows(sorts, list(members), right, entry)
 

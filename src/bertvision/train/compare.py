@@ -9,8 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from bertvision.errors import UserError
 from bertvision.evaluate.bootstrap import Contrast, Points, bootstrap
 from bertvision.evaluate.ensemble import BACKBONE
-from bertvision.evaluate.pareto import EqualCost, equal_cost
-from bertvision.evaluate.score import Cost
+from bertvision.evaluate.score import Cost, EqualCost, equal_cost
 from bertvision.files import read_json, write_json
 from bertvision.tasks.base import Said
 from bertvision.train.run_dir import Cell, RunDir
