@@ -9,9 +9,9 @@ half as many unanswerable ones made of them.
 SECOND, for recipes/pocket-second.toml: the paragraphs with unanswerable questions again; 2,500 questions of the others,
 1,500 of new Wikipedia articles and 2,500 of product reviews, none of which FIRST has, with 0.3 times as many
 unanswerable ones made of the last two.
-THIRD, for recipes/pocket-third.toml: half of the paragraphs with unanswerable questions once more; 4,000 questions of the
-others, 1,000 of new Wikipedia articles and 1,500 of product reviews, none of which FIRST or SECOND has, with half as many
-unanswerable ones made of the last two.
+THIRD, for recipes/pocket-third.toml: half of the paragraphs with unanswerable questions once more; 4,000 questions of
+the others, 1,000 of new Wikipedia articles and 1,500 of product reviews, none of which FIRST or SECOND has, with half
+as many unanswerable ones made of the last two.
 """
 
 import json

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from bertvision.backbone.backbone import Backbone
-from bertvision.recipe import Recipe
+from bertvision.recipe import Recipe, reached
 from bertvision.tasks import Dataset, Spans
 from bertvision.train import feed
 from bertvision.train.bank import HeadBank, bank_feeds, train_bank
@@ -60,7 +60,11 @@ def tuned(
     backbone, task, data = load(recipe)
     bank = HeadBank(heads, layers=backbone.layers, width=backbone.width, task="spans", seed=1) if heads else None
     job = job_of(directory, "finetune", seed=seed, snapshot_seconds=snapshot_seconds)
-    return finetune(backbone, task, data["train"], recipe.finetune, job, Along(bank, recipe.bank) if bank else None)
+    epochs = reached(recipe.finetune.epochs, recipe.finetune.checkpoints)
+    checkpoints = {epoch: Checkpoint(directory / f"checkpoint-{epoch:g}") for epoch in epochs}
+    along = Along(bank, recipe.bank, lambda epoch: directory / f"heads-{epoch:g}.safetensors") if bank else None
+    finetune(backbone, task, data["train"], recipe.finetune, job, checkpoints, along)
+    return checkpoints
 
 
 def notes(directory: Path) -> list[str]:

@@ -139,8 +139,8 @@ class FinetuneRecipe(Training):
     on a CPU, a short measurement finds it quicker. Passes without training: see `runtime.precision`."""
     start: str = ""
     """Tuned weights to start from: a checkpoint of another run, such as `runs/a/seed-1/checkpoint-1`, or a reader. The
-    encoder and its tuned parts must be the same. Its read-out is taken too, if it is of the same kind; other heads start
-    anew. Empty: from the encoder as published."""
+    encoder and its tuned parts must be the same. Its read-out is taken too, if it is of the same kind; other heads
+    start anew. Empty: from the encoder as published."""
     head: str | dict = "last"
     """The head trained jointly with the backbone: a kind, or a table such as `{kind = "attend", form = "dot"}`."""
 
@@ -314,18 +314,19 @@ def _contradictions(recipe: Recipe) -> Iterable[tuple[str, str]]:
 
 
 def _check_heads(recipe: Recipe, where: str) -> None:
-    # The one import of a later room: head options are declared by the head classes, and are checked with the recipe.
-    from bertvision.heads import check_spec
-    from bertvision.heads.space import check_search
+    from bertvision.heads import check_spec  # of a later room: options are declared by heads, and checked here
 
     hints = get_type_hints(HeadEntry, include_extras=True)
     for index, entry in enumerate(recipe.heads):
         check_spec(head_spec(entry), f"{where}: heads.{index}")
         for key in entry.keys() & hints.keys():
             validate(hints[key], entry[key], f"{where}: heads.{index}.{key}")
-    check_search(recipe.search, sorted({str(entry["kind"]) for entry in recipe.heads}), where)
     joint = recipe.finetune.head
     check_spec({"kind": joint} if isinstance(joint, str) else joint, f"{where}: finetune.head")
+    if recipe.search:
+        from bertvision.heads.space import check_search
+
+        check_search(recipe.search, sorted({str(entry["kind"]) for entry in recipe.heads}), where)
 
 
 def head_spec(entry: str | Mapping[str, Any]) -> dict[str, Any]:
