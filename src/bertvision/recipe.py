@@ -1,7 +1,5 @@
-"""The recipe: every option of a study, declared, explained and defaulted in frozen dataclasses. Read from TOML.
-
-The string under a field is its documentation, in docs/recipe.md and in the JSON schema.
-"""
+"""The recipe: every option of a study, as frozen dataclasses read from TOML. The string under a field is its
+documentation, in docs/recipe.md and in the JSON schema."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
