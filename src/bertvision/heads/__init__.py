@@ -1,6 +1,6 @@
 """Heads: States -> logits per position. Importing this package registers all of them."""
 
-from bertvision.heads import attend, cacnn, compress, conv, pool, probe  # noqa: F401
+from bertvision.heads import attend, cacnn, compress, conv, pool  # noqa: F401
 from bertvision.heads.base import (
     SPECS,
     Head,

@@ -10,9 +10,8 @@ from torch.nn.functional import conv2d, dropout, gelu, linear, pad
 from bertvision.backbone.states import POOLED, States
 from bertvision.heads.base import Count, Head, Impossible, Share, eager_on_cpu, in_slices, register
 from bertvision.heads.compress import Squeeze
-from bertvision.heads.conv_deep import Inception, Xception
+from bertvision.heads.conv_deep import FullXception, Inception, ShortXception, Xception
 from bertvision.heads.pool import LayerPool, check_cls
-from bertvision.heads.xception import FullXception, ShortXception
 
 COMPRESSED = 386  # the size that the paper's heads of this kind use
 LARGEST = 7  # kernels of 1 to 7

@@ -12,7 +12,6 @@ from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.checkpoint import find_tuned, load_tuned, save_tuned, start_from
 from bertvision.backbone.cpu_kernels import in_bf16, training_kernels
 from bertvision.backbone.flops import NO_FLOPS, Flops, Work, added, encoder_work, head_work
-from bertvision.backbone.split import split
 from bertvision.backbone.states import POOLED, Reads, numbered, together
 from bertvision.backbone.tuning import (
     Tuning,
@@ -189,6 +188,8 @@ def _source(
         raise UserError('finetune.lower: "stored" has no pooler to read; use lower = "live"')
     if not len(windows):
         raise UserError("finetune.lower: there is nothing to store; give data with at least one question")
+    from bertvision.backbone.split import split
+
     reads = "last" if reads == "last" else "all"  # of the part below: only its last states enter what is above
     shortest = collate(windows, np.argsort(windows.lengths, kind="stable")[:2], backbone.pad)
     first, stop = first_trained(backbone.model, tuning), tuning.depth or None
