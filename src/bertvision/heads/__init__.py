@@ -1,6 +1,5 @@
-"""Heads: States -> logits per position. Importing this package registers all of them."""
+"""Heads: States -> logits per position. `registry.HEADS` names them; each is imported when it is first used."""
 
-from bertvision.heads import attend, cacnn, compress, conv, pool  # noqa: F401
 from bertvision.heads.base import (
     SPECS,
     Head,

@@ -133,6 +133,10 @@ class RunDir:
     def scores_file(self, seed: int, epoch: float) -> Path:
         return self.seed(seed) / f"scores-{epoch:g}.json"
 
+    def scores_files(self) -> list[Path]:
+        """Those that are there, whatever the recipe says."""
+        return sorted(self.path.glob("seed-*/scores-*.json"))
+
     def sets_file(self, seed: int, epoch: float) -> Path:
         """Digests of the sets that a checkpoint was scored on."""
         return self.seed(seed) / f"sets-{epoch:g}.json"
@@ -273,7 +277,7 @@ class RunDir:
 
     def contents(self) -> Contents:
         """Everything there is, whole or half finished; what is damaged is left out and named in `problems`."""
-        return read_contents(self.path)
+        return read_contents(self)
 
     def digest(self, *, epoch: float | None = None, choices: bool = False) -> str:
         """Of the score files, of all checkpoints or of one; with `choices`, of greedy.json and ensemble.json too."""
