@@ -38,7 +38,6 @@ from bertvision.train.bank import HeadBank, bank_learners, training_notes
 from bertvision.train.feed import write_states
 from bertvision.train.learner import Learner
 from bertvision.train.loop import Feed, Job, Plan, fit, plan_batches
-from bertvision.train.parts import check_parts
 
 NAME = "finetune"  # of the job
 
@@ -117,7 +116,10 @@ def finetune(
     along: heads that train on the same states, and are saved with each checkpoint. They do not change the backbone.
     """
     runtime = backbone.runtime
-    check_parts(runtime)
+    if runtime.world > 1:
+        from bertvision.train.parts import check_parts
+
+        check_parts(runtime)
     tuning = tuning_of(recipe)
     set_attention_dropout(backbone.model, recipe.attention_dropout)
     if recipe.start:
