@@ -1,7 +1,7 @@
 """The bank: heads that compete, trained together on the same states, each with its own optimiser."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -183,13 +183,13 @@ def train_bank(
     *,
     tune: Dataset | None = None,
     prune: Prune | None = None,
-    aged: Mapping[float, Path] | None = None,
+    path_at: Callable[[float], Path] | None = None,
 ) -> HeadBank:
     """Trains all heads of the bank on a frozen backbone in the same passes and saves them as `job.result`.
 
     Resumes after a kill. tune: the set for early stopping, if the recipe has a `patience`, and for `prune`.
     With the bank are noted: seconds and FLOPs of each head and of the feed, why heads were dropped, at which step each
-    was best on tune, and the identity. aged: {epochs of training: where its state after them is saved}.
+    was best on tune, and the identity. path_at: where its state after each of the recipe's `checkpoints` is saved too.
     """
     recipe, windows, runtime = feeds.recipe, train.windows, feeds.backbone.runtime
     plan = plan_batches(windows, recipe, job.seed, feeds.selection.lengths(windows))
@@ -202,7 +202,8 @@ def train_bank(
     feed = feeds.feed(windows, "train")
     own = runtime.mine(learners)
     early = EarlyStop(task, tuned, own, recipe, job.journal, prune, runtime) if tuned else None
-    kept = {path: plan.steps_at(epoch) for epoch, path in (aged or {}).items()}
+    ages = [epoch for epoch in recipe.checkpoints if epoch < recipe.epochs]
+    kept = {path_at(epoch): plan.steps_at(epoch) for epoch in ages} if path_at else {}
     if tuned:
         feed.charge(tuned)
 

@@ -108,14 +108,10 @@ class RunDir:
 
     def banks(self, seed: int, epoch: float) -> dict[float | None, Path]:
         """{head_epochs: bank} of those that exist: at the end (None), then in the order of epochs."""
-        paths = {age: self.bank(seed, epoch, age) for age in (None, *self.head_ages)}
-        return {age: path for age, path in paths.items() if path.exists()}
-
-    @property
-    def head_ages(self) -> list[float]:
-        """The epochs of their training after which heads are kept, beside its end."""
         bank = self.recipe().bank
-        return sorted({float(f"{age:g}") for age in bank.checkpoints if age < bank.epochs})
+        ages = [None, *sorted({float(f"{age:g}") for age in bank.checkpoints if age < bank.epochs})]
+        paths = {age: self.bank(seed, epoch, age) for age in ages}
+        return {age: path for age, path in paths.items() if path.exists()}
 
     def predictions(self, seed: int, epoch: float, split: str) -> Path:
         """The directory of the predictions for a split."""

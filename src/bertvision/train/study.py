@@ -172,8 +172,8 @@ class Study:
         backbone, job = self.tuned(seed, epoch), dataclasses.replace(job, identity=self.identity)
         bank = self._new_bank(backbone, seed)
         feeds = bank_feeds(bank, backbone, self.recipe.bank, job, tapped=self.run_dir.states)
-        aged = {age: self.run_dir.bank(seed, epoch, age) for age in self.run_dir.head_ages}
-        train_bank(bank, feeds, self.task, self.data["train"], job, tune=self.data["tune"], aged=aged)
+        path_at = partial(self.run_dir.bank, seed, epoch)
+        train_bank(bank, feeds, self.task, self.data["train"], job, tune=self.data["tune"], path_at=path_at)
         note_peak(self.run_dir, self.runtime)
         return path
 
