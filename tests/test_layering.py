@@ -9,8 +9,6 @@ from textwrap import dedent
 
 import pytest
 
-from runs import tiny_recipe
-
 SOURCE = Path(__file__).parents[1] / "src" / "bertvision"
 
 # A folder or file imports only from those before it. The command line may import all.
@@ -112,6 +110,8 @@ def test_the_tree_in_the_readme_is_in_this_order():
 
 
 def test_a_study_imports_few_modules(tmp_path):
+    from runs import tiny_recipe  # imports much itself
+
     recipe = tiny_recipe(tmp_path / "study.toml", finetune={"epochs": 0.2, "checkpoints": []}, heads=[{"kind": "pool"}])
     script = """
         import sys
