@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from bertvision.backbone.states import POOLED, Reads, States, numbered
-from bertvision.errors import TooLarge, UserError, nearest
+from bertvision.errors import TooLarge, UserError, nearest, one_line
 from bertvision.registry import HEADS, TASKS
 from bertvision.schema import LARGEST, validate
 
@@ -219,7 +219,7 @@ def head_size(
         with torch.device("meta"):  # shapes without numbers: a count costs neither time nor memory
             return build_head(spec, layers=layers, width=width, task=task, outputs=outputs).parameter_count()
     except (RuntimeError, OverflowError, MemoryError) as error:
-        raise TooLarge(key, " ".join(str(error).split())[:100]) from None
+        raise TooLarge(key, one_line(error, 100)) from None
 
 
 def saved_spec(spec: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Literal, get_args, get_origin
 
 from bertvision.backbone.plan import Plan, Tuning, known_plan, known_shape
-from bertvision.errors import TooLarge
+from bertvision.errors import TooLarge, one_line
 from bertvision.heads.base import LIMITS, Option, head_size, options
 from bertvision.registry import HEADS, TASKS
 
@@ -99,4 +99,4 @@ def encoder_counts(backbone: str, tuning: Tuning | None = None) -> tuple[int, in
     try:
         return layer_count(model), width(model), apply(model, tuning)
     except RuntimeError as error:
-        raise TooLarge("adapters or lora", " ".join(str(error).split())[:100]) from None
+        raise TooLarge("adapters or lora", one_line(error, 100)) from None
