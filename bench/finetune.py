@@ -19,7 +19,7 @@ from bertvision.data.windows import Windows
 from bertvision.devices import has_bf16
 from bertvision.recipe import FinetuneRecipe
 from bertvision.tasks import Spans
-from bertvision.train.finetune import finetune
+from bertvision.train.finetune import Checkpoint, finetune
 from bertvision.train.loop import Job
 from bertvision.train.progress import Journal
 from side_by_side import Finding, Race, main, squad
@@ -38,7 +38,8 @@ def measure(windows: int, rounds: int, encoder: str = "minilm") -> list[Finding]
     def ours(precision: Any) -> None:
         with tempfile.TemporaryDirectory() as directory:
             job = Job(Path(directory), "finetune", 1, "bench", 3600, Journal(quiet=True))
-            finetune(backbone, Spans(), data, replace(RECIPE, precision=precision), job)
+            end = {RECIPE.epochs: Checkpoint(job.directory / "checkpoint")}
+            finetune(backbone, Spans(), data, replace(RECIPE, precision=precision), job, end)
 
     def trainer(precision: str) -> None:
         plain_trainer(careful, rows, backbone.pad, grouped=True, bf16=precision == "bf16")

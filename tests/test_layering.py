@@ -1,8 +1,11 @@
 """The structure of the package: the order of its folders, and sizes a reader can keep in mind."""
 
 import ast
+import subprocess
+import sys
 from collections import defaultdict
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -40,6 +43,7 @@ ORDER = [
 ]
 LATER = {("recipe", "heads")}  # within a function only: head options are declared by the heads, and checked early
 FOREIGN = {"transformers": {"backbone"}, "peft": {"backbone"}, "huggingface_hub": {"backbone"}}
+MODULES = 99  # of ours that a study imports; what it does not need is imported where it is used
 FILES = sorted(SOURCE.rglob("*.py"))
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in FILES}
 each_file = pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
@@ -103,3 +107,24 @@ def test_the_tree_in_the_readme_is_in_this_order():
     below = [name for name in rooms if name != "cli"]  # comes first there, as the place where a reader begins
     assert len(below) > 5
     assert below == sorted(below, key=ORDER.index)
+
+
+def test_a_study_imports_few_modules(tmp_path):
+    from runs import tiny_recipe  # imports much itself
+
+    recipe = tiny_recipe(tmp_path / "study.toml", finetune={"epochs": 0.2, "checkpoints": []}, heads=[{"kind": "pool"}])
+    script = """
+        import sys
+        from bertvision import cli
+        try:
+            cli.main()
+        except SystemExit as end:
+            assert not end.code
+        print(*sorted(name for name in sys.modules if name.partition(".")[0] == "bertvision"))
+    """
+    words = ["study", recipe, "--out", tmp_path / "run", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(script), *words], capture_output=True, encoding="utf-8", check=True
+    )
+    found = done.stdout.splitlines()[-1].split()
+    assert len(found) <= MODULES, found

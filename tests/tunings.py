@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file
 
 from bertvision.backbone.backbone import Backbone
-from bertvision.recipe import Recipe
+from bertvision.recipe import Recipe, reached
+from bertvision.states import write
 from bertvision.tasks import Dataset, Spans
-from bertvision.train import feed
 from bertvision.train.bank import HeadBank, bank_feeds, train_bank
 from bertvision.train.finetune import Along, Checkpoint, finetune
 from bertvision.train.learner import Learner
@@ -60,7 +60,11 @@ def tuned(
     backbone, task, data = load(recipe)
     bank = HeadBank(heads, layers=backbone.layers, width=backbone.width, task="spans", seed=1) if heads else None
     job = job_of(directory, "finetune", seed=seed, snapshot_seconds=snapshot_seconds)
-    return finetune(backbone, task, data["train"], recipe.finetune, job, Along(bank, recipe.bank) if bank else None)
+    epochs = reached(recipe.finetune.epochs, recipe.finetune.checkpoints)
+    checkpoints = {epoch: Checkpoint(directory / f"checkpoint-{epoch:g}") for epoch in epochs}
+    along = Along(bank, recipe.bank, lambda epoch: directory / f"heads-{epoch:g}.safetensors") if bank else None
+    finetune(backbone, task, data["train"], recipe.finetune, job, checkpoints, along)
+    return checkpoints
 
 
 def notes(directory: Path) -> list[str]:
@@ -77,7 +81,7 @@ class Killed(Exception):
 def killed_at(step: object) -> Iterator[None]:
     """Training within is killed when it would learn in this step, or, if that is "storing", while it stores states;
     that something has killed it is checked."""
-    learn, write = Learner.learn, feed.write_store
+    learn, written = Learner.learn, write.write_store
 
     def fatal(self: Learner, states, batch, task, number: int, *rest) -> None:
         if number == step:
@@ -88,12 +92,12 @@ def killed_at(step: object) -> Iterator[None]:
         raise Killed
 
     def half(*args, **options):
-        return write(*args, **{**options, "batch_tokens": 64, "advance": stop})
+        return written(*args, **{**options, "batch_tokens": 64, "advance": stop})
 
     with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
         patched.setattr(Learner, "learn", fatal)
         if step == "storing":
-            patched.setattr(feed, "write_store", half)
+            patched.setattr(write, "write_store", half)
         yield
 
 

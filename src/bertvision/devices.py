@@ -1,11 +1,18 @@
-"""Devices of this machine, and the precision that is quickest on them."""
+"""Devices of this machine, the precision that is quickest on them, and its memory."""
 
+import os
+import sys
 import time
 from typing import Any, Literal
 
 import torch
 
 from bertvision.errors import UserError
+
+try:
+    import resource
+except ImportError:  # Windows: memory is not reported there
+    resource = None  # type: ignore[assignment]
 
 Precision = Literal["fp32", "bf16"]
 
@@ -77,3 +84,18 @@ def _quicker_in_bf16() -> bool:
                 times.append(time.perf_counter() - began)
             seconds[dtype] = min(times)
     return seconds[torch.bfloat16] < seconds[torch.float32]
+
+
+def memory() -> int:
+    """Bytes of memory of this machine."""
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 8 << 30
+
+
+def peak_memory() -> int:
+    """The most bytes that this process has held so far; 0 where the system does not tell."""
+    if resource is None:
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024  # macOS counts bytes, Linux kibibytes
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

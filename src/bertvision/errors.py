@@ -24,8 +24,12 @@ def no_panic(what: str) -> Iterator[None]:
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{what} cannot be used ({reason}); fetch it again, or choose another") from None
+        raise UserError(f"{what} cannot be used ({one_line(error)}); fetch it again, or choose another") from None
+
+
+def one_line(error: BaseException, most: int = 200) -> str:
+    """What an error says, on one line of at most so many characters."""
+    return " ".join(str(error).split())[:most]
 
 
 def nearest(wrong: str, right: Iterable[str]) -> str:

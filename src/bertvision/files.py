@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from bertvision.errors import UserError
+from bertvision.errors import UserError, one_line
 
 if TYPE_CHECKING:  # slow to import, and an exported reader runs without it
     from torch import Tensor
@@ -319,5 +319,4 @@ def fitting(path: Path, what: str, way_out: str = WAY_OUT) -> Iterator[None]:
 
 
 def _damaged(path: Path, what: str, error: Exception, way_out: str) -> UserError:
-    reason = " ".join(str(error).split())[:200]
-    return UserError(f"{path}: damaged, or not a {what} ({reason}); {way_out}")
+    return UserError(f"{path}: damaged, or not a {what} ({one_line(error)}); {way_out}")

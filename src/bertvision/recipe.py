@@ -1,7 +1,5 @@
-"""The recipe: every option of a study, declared, explained and defaulted in frozen dataclasses. Read from TOML.
-
-The string under a field is its documentation, in docs/recipe.md and in the JSON schema.
-"""
+"""The recipe: every option of a study, as frozen dataclasses read from TOML. The string under a field is its
+documentation, in docs/recipe.md and in the JSON schema."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -314,18 +312,19 @@ def _contradictions(recipe: Recipe) -> Iterable[tuple[str, str]]:
 
 
 def _check_heads(recipe: Recipe, where: str) -> None:
-    # The one import of a later room: head options are declared by the head classes, and are checked with the recipe.
-    from bertvision.heads import check_spec
-    from bertvision.heads.space import check_search
+    from bertvision.heads import check_spec  # of a later room: options are declared by heads, and checked here
 
     hints = get_type_hints(HeadEntry, include_extras=True)
     for index, entry in enumerate(recipe.heads):
         check_spec(head_spec(entry), f"{where}: heads.{index}")
         for key in entry.keys() & hints.keys():
             validate(hints[key], entry[key], f"{where}: heads.{index}.{key}")
-    check_search(recipe.search, sorted({str(entry["kind"]) for entry in recipe.heads}), where)
     joint = recipe.finetune.head
     check_spec({"kind": joint} if isinstance(joint, str) else joint, f"{where}: finetune.head")
+    if recipe.search:
+        from bertvision.heads.space import check_search
+
+        check_search(recipe.search, sorted({str(entry["kind"]) for entry in recipe.heads}), where)
 
 
 def head_spec(entry: str | Mapping[str, Any]) -> dict[str, Any]:

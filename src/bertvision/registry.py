@@ -34,7 +34,8 @@ class Registry(MutableMapping[str, Any]):
         """Decorator: makes a class or a function available under `name`."""
 
         def add(thing: T) -> T:
-            if name in self:
+            point = self.points.get(name)  # its own, where a module registers what is declared below
+            if name in self.added or (point and point.value != f"{thing.__module__}:{thing.__qualname__}"):
                 raise ValueError(f"two {self.what}s are called {name!r}")
             self.added[name] = thing
             return thing
@@ -75,7 +76,18 @@ class Registry(MutableMapping[str, Any]):
         return len(list(iter(self)))
 
 
-HEADS = Registry("head")
+HEADS = Registry(
+    "head",
+    {
+        "last": "bertvision.heads.pool:Last",
+        "pool": "bertvision.heads.pool:Pool",
+        "probe": "bertvision.heads.pool:Probe",
+        "compress": "bertvision.heads.compress:Compress",
+        "conv": "bertvision.heads.conv:Conv",
+        "attend": "bertvision.heads.attend:Attend",
+        "cacnn": "bertvision.heads.cacnn:ContextCNN",
+    },
+)
 TASKS = Registry(
     "task",
     {

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bertvision.data.augment import OPPOSITE, add_edited, add_negatives, edit, similarities
 from bertvision.data.squad import check_articles, normalize, read_articles, records
 from bertvision.errors import UserError
+from bertvision.recipe import from_table
 from real import DATA, needs_squad
 
 WORDS = ["the", "king", "river", "U.S.", "high-rise", "rise", "1066", "a", "Graz", "Ada’s", "?", "first", "did", "1872"]
@@ -183,13 +184,10 @@ def test_both_kinds_together_and_neither_twice():
         add_negatives(both, 1)
 
 
-@pytest.mark.parametrize(
-    ("add", "ratio"),
-    [*((add_negatives, ratio) for ratio in (-0.1, np.nan, np.inf)), *((add_edited, r) for r in (-0.1, 1.1, np.nan))],
-)
-def test_an_impossible_ratio(add, ratio):
-    with pytest.raises(UserError, match=r"^(negatives|edited): .* is not a"):
-        add([], ratio)
+@pytest.mark.parametrize("table", [{key: bad} for key in ("negatives", "edited") for bad in (-0.1, np.nan, np.inf)])
+def test_an_impossible_ratio_is_refused_with_the_recipe(table):
+    with pytest.raises(UserError, match=r"data\.(negatives|edited): must be"):
+        from_table({"data": table})
 
 
 @needs_squad

@@ -13,11 +13,11 @@ from bertvision.errors import UserError
 from bertvision.files import NoRoom
 from bertvision.heads import HEADS, Head, register
 from bertvision.states import forecast as forecasts
+from bertvision.states import write
 from bertvision.states.layout import Selection
 from bertvision.states.store import Store
 from bertvision.states.write import write_store
 from bertvision.tasks import TASKS
-from bertvision.train import feed
 from bertvision.train.bank import HeadBank, bank_feeds, train_bank
 from bertvision.train.feed import Feeds
 from bertvision.train.learner import Learner
@@ -70,7 +70,7 @@ def test_auto_measures_for_itself_unless_states_are_read_once(tmp_path, monkeypa
     monkeypatch.setattr(forecasts.Forecast, "choose", lambda self: ("live", f"tune is read {self.looks} times"))
     train(tmp_path / "checked", epochs=1, states="auto", patience=5, checks=4)
     assert said(tmp_path / "checked") == "states: live, for tune is read 4 times"
-    monkeypatch.setattr(feed, "forecast", None)
+    monkeypatch.setattr(forecasts, "forecast", None)
     for name, options in (("once", {}), ("one look", {"patience": 5, "checks": 1})):
         train(tmp_path / name, epochs=1, states="auto", **options)
         assert said(tmp_path / name) == "states: live, every state is read only once"
@@ -191,8 +191,8 @@ def test_a_tapped_store_is_read_and_stays(states, tmp_path, monkeypatch):
     plain = train(tmp_path / "plain", states="stored", patience=9)
     tapped = tap(tmp_path / "states", "train", "tune", "test")
     before = contents(tapped / "untuned-train")
-    monkeypatch.setattr(feed, "write_store", None)
-    monkeypatch.setattr(feed, "forecast", None)
+    monkeypatch.setattr(write, "write_store", None)
+    monkeypatch.setattr(forecasts, "forecast", None)
     assert difference(train(tmp_path / "tapped", tapped=tapped, states=states, patience=9), plain) == 0
     assert "states of train: read from untuned-train" in notes(tmp_path / "tapped")
     assert "states of tune: read from untuned-tune" in notes(tmp_path / "tapped")
@@ -228,16 +228,16 @@ def test_a_tapped_store_that_does_not_fit_is_passed_over(tmp_path):
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_disk_without_room_makes_auto_live(killed, tmp_path, monkeypatch):
-    write = feed.write_store
+    whole = write.write_store
 
     def refuses(directory, *args, **options):
         if directory.name == "train":
             (directory / "half").mkdir(parents=True)
             raise NoRoom(f"{directory}: the disk is too full: 9.0 GB are still to be written and 1 bytes are free")
-        return write(directory, *args, **options)
+        return whole(directory, *args, **options)
 
     monkeypatch.setattr(forecasts.Forecast, "choose", lambda self: ("stored", "that is quicker"))
-    monkeypatch.setattr(feed, "write_store", refuses)
+    monkeypatch.setattr(write, "write_store", refuses)
     options = {"states": "auto", "dtype": "fp32", "patience": 9}
     if killed:
         with killed_at(4):

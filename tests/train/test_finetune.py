@@ -14,7 +14,7 @@ from bertvision.serve.build import Wanted, build_reader
 from bertvision.serve.reader import Reader
 from bertvision.tasks import Spans
 from bertvision.tasks.labels import ANSWERABILITY
-from bertvision.train.bank import HeadBank, at_fractions, bank_path
+from bertvision.train.bank import HeadBank, at_fractions
 from bertvision.train.finetune import Checkpoint
 from bertvision.train.study import Study
 from encoders import FAMILIES
@@ -237,7 +237,7 @@ def test_heads_along_do_not_change_the_backbone(options, tmp_path):
 
 def test_heads_along_are_saved_as_they_are_at_each_checkpoint(tmp_path):
     along(tmp_path, checkpoints=[0, 0.5])
-    banks = {epoch: HeadBank.load(bank_path(tmp_path, epoch)) for epoch in (0.0, 0.5, 1.0)}
+    banks = {epoch: HeadBank.load(tmp_path / f"heads-{epoch:g}.safetensors") for epoch in (0.0, 0.5, 1.0)}
     fresh = HeadBank(ENTRIES, **banks[0.0][0].shape, seed=1).state_dict()
     first, middle, end = (bank.state_dict() for bank, _ in banks.values())
     assert_same(first, fresh)
@@ -251,10 +251,10 @@ def test_a_head_along_does_not_depend_on_the_others_and_is_dropped_where_it_brea
     bad = {"kind": "compress", "size": 4, "learning_rate": 1e30, "name": "too fast"}
     along(tmp_path / "all", [*ENTRIES, bad], checkpoints=[1 / 6])  # its first step is the last before that checkpoint
     along(tmp_path / "one", ENTRIES[1:2], checkpoints=[1 / 6])
-    together, alone = (HeadBank.load(bank_path(tmp_path / part, 1))[0] for part in ("all", "one"))
+    together, alone = (HeadBank.load(tmp_path / part / "heads-1.safetensors")[0] for part in ("all", "one"))
     assert_same(alone[alone.names[0]].state_dict(), together[alone.names[0]].state_dict())
     for epoch in (1 / 6, 1.0):
-        assert list(HeadBank.load(bank_path(tmp_path / "all", epoch))[1]["stopped"]) == ["too fast"]
+        assert list(HeadBank.load(tmp_path / "all" / f"heads-{epoch:g}.safetensors")[1]["stopped"]) == ["too fast"]
 
 
 @pytest.mark.device

@@ -13,7 +13,8 @@ from rich.console import Console
 
 from bertvision.errors import UserError
 from bertvision.train import progress
-from bertvision.train.progress import SPEED, Agenda, Journal, Planned, Scalars, duration
+from bertvision.train.curves import Scalars
+from bertvision.train.progress import SPEED, Agenda, Journal, Planned, duration
 from bertvision.train.series import Series
 from bertvision.train.study import Study
 from runs import bertvision, recipe_of, tiny_recipe
@@ -220,8 +221,7 @@ def test_curves_in_trackio(tmp_path):
     pytest.importorskip("trackio")
     code = f"""if True:
         from pathlib import Path
-        from bertvision.train.progress import Scalars
-        from bertvision.train.tracked import TrackioWriter
+        from bertvision.train.curves import Scalars, TrackioWriter
         scalars = Scalars(Path({str(tmp_path)!r}) / "my-run" / "trackio", TrackioWriter)
         for step in (1, 2):
             scalars.learning("tuning, seed 1", {{**{STATUS!r}, "step": step}}, 100.0, last=True)

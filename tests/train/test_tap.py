@@ -14,7 +14,8 @@ from bertvision.data.batches import collate
 from bertvision.recipe import load_recipe
 from bertvision.states.store import Store
 from bertvision.tasks import Spans
-from bertvision.train.finetune import planned_checkpoints
+from bertvision.train.finetune import Checkpoint
+from bertvision.train.run_dir import RunDir
 from runs import Command, Done, bertvision, questions, tiny_recipe
 from states.stores import contents
 
@@ -87,7 +88,7 @@ def test_states_of_a_checkpoint(tuned, tmp_path):
     assert [last["states"], first["states"]] == ["epoch 1, seed 1", "epoch 0.5, seed 1"]
     assert last["windows"] == 48 and last["layers"] == 4 and last["bytes"] < last["padded_fp32_bytes"] / 2
     recipe = load_recipe(copy / "study.toml")
-    (checkpoint, *_) = planned_checkpoints(copy / "run" / "seed-1", recipe.finetune).values()
+    checkpoint = Checkpoint(RunDir(copy / "run").checkpoint(1, 0.5))
     backbone, _, _ = checkpoint.load(Spans(), recipe.backbone.name)
     windows = Spans().load(recipe.data, backbone.tokenizer, seed=0)["train"].windows
     Store.open(Path(first["store"]), backbone, windows).verify()

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from safetensors.numpy import save
 
-from bertvision.backbone.onnx_weights import digest, read_weights
 from bertvision.backbone.shapes import configuration
 from bertvision.errors import UserError
 from bertvision.files import file_digest, read_json, write_json
@@ -126,6 +125,8 @@ def _is_plain(name: str) -> bool:
 
 def _dequantise(alias: str, source: Packaged, folder: Path) -> None:
     """Replaces model.onnx by config.json and model.safetensors."""
+    from bertvision.backbone.onnx_weights import digest, read_weights
+
     graph = folder / "model.onnx"
     if not graph.is_file():
         raise UserError(f"{source}: no model.onnx in {source.folder}; nothing was kept")

@@ -8,7 +8,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
-from bertvision.errors import UserError, nearest
+from bertvision.errors import UserError, nearest, one_line
 
 _DATA = json.loads(Path(__file__).with_name("shapes.json").read_text(encoding="utf-8"))
 SHAPES: dict[str, dict[str, Any]] = _DATA["shapes"]
@@ -37,8 +37,9 @@ def empty_model(name_or_directory: str | Path) -> PreTrainedModel:
         try:
             return AutoModel.from_config(config)
         except (ValueError, TypeError, RuntimeError) as error:
-            reason = _one_line(error)
-            raise UserError(f"{name_or_directory}: transformers cannot build this configuration: {reason}") from None
+            raise UserError(
+                f"{name_or_directory}: transformers cannot build this configuration: {one_line(error)}"
+            ) from None
 
 
 def _from_directory(directory: Path) -> PreTrainedConfig:
@@ -48,8 +49,4 @@ def _from_directory(directory: Path) -> PreTrainedConfig:
     try:
         return AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, TypeError, KeyError, StrictDataclassError) as error:
-        raise UserError(f"{file}: not the configuration of a Hugging Face encoder: {_one_line(error)}") from None
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+        raise UserError(f"{file}: not the configuration of a Hugging Face encoder: {one_line(error)}") from None

@@ -19,7 +19,7 @@ from bertvision.backbone.anatomy import (
     shares_blocks,
 )
 from bertvision.backbone.plan import Plan, Tuning, check_depth
-from bertvision.errors import UserError
+from bertvision.errors import UserError, one_line
 
 ADAPTER, LORA = ".adapter.", ".lora_"  # parts of the names of added parameters
 # Size of an untrained adapter's update, relative to its input. Not 0: both matrices get a gradient from step one.
@@ -122,8 +122,9 @@ def leaner(
     except Exception as error:
         if not compiled or not type(error).__module__.startswith(("torch._dynamo", "torch._inductor")):
             raise
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"runtime.compile: torch cannot compile this encoder here ({reason}); give false") from None
+        raise UserError(
+            f"runtime.compile: torch cannot compile this encoder here ({one_line(error)}); give false"
+        ) from None
     finally:
         if checkpointing:
             model.gradient_checkpointing_disable()

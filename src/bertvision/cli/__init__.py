@@ -9,14 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from bertvision import __version__
-from bertvision.cli.datasets import data_app
-from bertvision.cli.facts import heads, params, recipe
-from bertvision.cli.fits import fit
+from bertvision.cli.facts import data_app, heads, params, recipe
 from bertvision.cli.options import help_without_verb, opt
-from bertvision.cli.readers import ask, export, mcp, reader, serve
+from bertvision.cli.readers import ask, export, fit, mcp, reader, serve
 from bertvision.cli.runs import analyze, depth, ensemble, evaluate, report
-from bertvision.cli.scale import cell, cells, forecast
-from bertvision.cli.studies import finetune, search, study, tap, train
+from bertvision.cli.studies import cell, cells, finetune, forecast, search, study, tap, train
 from bertvision.errors import UserError
 
 __all__ = ["app", "data_app", "main"]

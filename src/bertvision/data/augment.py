@@ -8,7 +8,6 @@ edited questions are clumsy, and a few can be answered by chance.
 
 import copy
 import json
-import math
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -46,8 +45,6 @@ def add_negatives(articles: Articles, ratio: float) -> Articles:
     paragraph get fewer. The choice is deterministic, a smaller ratio gives a part of what a larger one gives, and
     `articles` are not changed.
     """
-    if not 0 <= ratio < math.inf:
-        raise UserError(f"negatives: {ratio} is not a number of questions per answerable one; give 0 or more")
     result = _copied(articles)
     taken = {qa["id"] for qa in questions(result)}
     number = 0  # of an answerable question, over all articles
@@ -64,8 +61,6 @@ def add_edited(articles: Articles, ratio: float) -> Articles:
 
     A question in which nothing can be changed gets none. Deterministic and nested like `add_negatives`.
     """
-    if not 0 <= ratio <= 1:
-        raise UserError(f"edited: {ratio} is not a share of the answerable questions; give 0 to 1")
     result = _copied(articles)
     if any(qa["id"].endswith(EDITED) for qa in questions(result)):
         raise UserError("edited: these data have edited questions already; give those they were made of")

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bertvision.data.download import load_hub
 from bertvision.data.tables import Row, read_columns
 from bertvision.errors import UserError, nearest
 from bertvision.files import write_text
@@ -75,6 +74,8 @@ def read(source: str, folder: str = "data/glue", left_out: list[int] | None = No
 
 def hub_rows(name: str, split: str, way_out: str = "try later") -> list[Row]:
     """The rows of a split from the hub, labels spelt as in the official files."""
+    from bertvision.data.download import load_hub
+
     config, task = name.lower().replace("-", ""), GLUE[name]
     rows: list[Row] = []
     for row in load_hub(f"{PREFIX}{name}/{split}", (HUB, config), split.replace("dev", "validation"), way_out):

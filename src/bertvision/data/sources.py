@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertvision.data import glue, sample
-from bertvision.data.download import DEV_SET, fetch_dev_set, load_hub
+from bertvision.data import glue
 from bertvision.data.squad import Articles, check_articles, questions, read_articles
 from bertvision.data.tables import SUFFIXES, Example, is_table, read_columns
 from bertvision.errors import UserError, nearest
@@ -204,7 +203,9 @@ def _load_sample(source: str) -> Articles:
     if len(numbers) > 2 or not all(number.isdecimal() and len(number) < 10 for number in numbers):
         raise UserError(f"{source}: must be sample:{split}, sample:{split}:QUESTIONS or sample:{split}:QUESTIONS:SEED")
     count, seed = [*map(int, numbers), *(SAMPLE_SIZES[split], SAMPLE_SEED)[len(numbers) :]]
-    return sample.make(split, count, seed)
+    from bertvision.data.sample import make
+
+    return make(split, count, seed)
 
 
 @SOURCES.register("squad")
@@ -214,6 +215,8 @@ def _load_squad(source: str) -> Articles:
     split = split or "train"
     if split not in HUB_SPLITS:
         raise UserError(f"{source}: {name} has no split {split!r}; {nearest(split, HUB_SPLITS)}")
+    from bertvision.data.download import load_hub
+
     articles = group_rows(load_hub(source, (HUB_NAMES[name],), split, "give the path of a SQuAD .json file"))
     check_articles(articles, source)
     return articles
@@ -223,6 +226,8 @@ def _load_squad(source: str) -> Articles:
 def _load_dev_set(source: str) -> Articles:
     if source != "squad2-dev":
         raise UserError(f"{source}: squad2-dev has no splits; choose articles by squad2-dev#articles=…")
+    from bertvision.data.download import DEV_SET, fetch_dev_set
+
     local = Path("data") / DEV_SET  # where `bertvision data fetch` puts it
     return read_articles(fetch_dev_set(local.parent if local.is_file() else None))
 

@@ -1,7 +1,16 @@
-"""Heads: States -> logits per position. Importing this package registers all of them."""
+"""Heads: States -> logits per position. `registry.HEADS` names them; each is imported when it is first used."""
 
-from bertvision.heads import attend, cacnn, compress, conv, pool  # noqa: F401
-from bertvision.heads.base import SPECS, Head, Reduce, build_head, check_spec, head_name, options, register, saved_spec
+from bertvision.heads.base import (
+    SPECS,
+    Head,
+    Reduce,
+    build_head,
+    check_spec,
+    head_name,
+    options,
+    register,
+    saved_spec,
+)
 from bertvision.registry import HEADS
 
 __all__ = [

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from bertvision.backbone.states import POOLED, Reads, States, numbered
-from bertvision.errors import UserError, nearest
+from bertvision.errors import TooLarge, UserError, nearest, one_line
 from bertvision.registry import HEADS, TASKS
 from bertvision.schema import LARGEST, validate
 
 Reduce = Literal["none", "first", "mean", "sum"]
+LARGEST_SHAPE = 1_000_000  # layers, or width
 
 
 def _odd(value: int) -> int:
@@ -206,6 +207,19 @@ def build_head(spec: Mapping[str, Any], *, layers: int, width: int, task: str, o
 
 
 SPECS = 2  # noted beside saved specs; version 0.1 noted nothing
+
+
+def head_size(
+    spec: Mapping[str, Any], *, layers: int, width: int, task: str, outputs: int | None = None, key: str = "head"
+) -> int:
+    """Parameters of a head that is not built; TooLarge, naming `key`, if none could be."""
+    if max(layers, width) > LARGEST_SHAPE:
+        raise TooLarge(key, f"{layers:,} layers of width {width:,}")
+    try:
+        with torch.device("meta"):  # shapes without numbers: a count costs neither time nor memory
+            return build_head(spec, layers=layers, width=width, task=task, outputs=outputs).parameter_count()
+    except (RuntimeError, OverflowError, MemoryError) as error:
+        raise TooLarge(key, one_line(error, 100)) from None
 
 
 def saved_spec(spec: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,14 +5,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal, get_args, get_origin
 
-import torch
-
 from bertvision.backbone.plan import Plan, Tuning, known_plan, known_shape
-from bertvision.errors import TooLarge
-from bertvision.heads.base import LIMITS, Option, build_head, options
+from bertvision.errors import TooLarge, one_line
+from bertvision.heads.base import LIMITS, Option, head_size, options
 from bertvision.registry import HEADS, TASKS
-
-LARGEST = 1_000_000  # layers, or width
 
 
 def catalog(layers: int, width: int, task: str, outputs: int | None = None) -> list[dict[str, Any]]:
@@ -42,19 +38,6 @@ def _entry(kind: str, layers: int, width: int, task: str, outputs: int | None) -
         "options": [_option(name, option) for name, option in options(kind).items()],
         "parameters": parameters,
     }
-
-
-def head_size(
-    spec: Mapping[str, Any], *, layers: int, width: int, task: str, outputs: int | None = None, key: str = "head"
-) -> int:
-    """Parameters of a head that is not built; TooLarge, naming `key`, if none could be."""
-    if max(layers, width) > LARGEST:
-        raise TooLarge(key, f"{layers:,} layers of width {width:,}")
-    try:
-        with torch.device("meta"):  # shapes without numbers: a count costs neither time nor memory
-            return build_head(spec, layers=layers, width=width, task=task, outputs=outputs).parameter_count()
-    except (RuntimeError, OverflowError, MemoryError) as error:
-        raise TooLarge(key, " ".join(str(error).split())[:100]) from None
 
 
 def _option(name: str, option: Option) -> dict[str, Any]:
@@ -116,4 +99,4 @@ def encoder_counts(backbone: str, tuning: Tuning | None = None) -> tuple[int, in
     try:
         return layer_count(model), width(model), apply(model, tuning)
     except RuntimeError as error:
-        raise TooLarge("adapters or lora", " ".join(str(error).split())[:100]) from None
+        raise TooLarge("adapters or lora", one_line(error, 100)) from None

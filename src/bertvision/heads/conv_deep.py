@@ -1,10 +1,11 @@
-"""The deep forms of `conv`: Inception and Xception over an image of tokens x width, BERTVision's Xceptions on [CLS].
+"""The deep forms of `conv`: Inception and Xception over an image of tokens x width, and BERTVision's own on [CLS].
 
-In those over tokens the channels come last, (B, S, W, C): dense layers and norms over the channels then need no copy,
-and convolutions run twice as fast on a CPU. No norm includes more than one position, so padding changes nothing.
-Those on the [CLS] column are the paper's to the unit, layers as channels: 1 x 3 convolutions without bias along the
-width, each followed by a batch norm (published counts include the means and variances that it keeps), average pooling,
-and a mean over what is left of the width.
+Over tokens the channels come last, (B, S, W, C): dense layers and norms over the channels then need no copy, and
+convolutions run twice as fast on a CPU. No norm includes more than one position, so padding changes nothing.
+
+On the [CLS] column, layers as channels, the networks are the paper's to the unit: 1 x 3 convolutions along the width
+without bias, each followed by a batch norm (published counts include the means and variances that it keeps), average
+pooling, and a mean over what is left of the width.
 """
 
 from collections.abc import Iterable

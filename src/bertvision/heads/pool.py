@@ -1,4 +1,4 @@
-"""`last`, the read-out of a fine-tuned BERT; `pool`, one weight per layer; `probe`, the read-out of one layer."""
+"""`last`, the read-out of a fine-tuned BERT; `pool`, one weight per layer; `probe`, one layer (edge probing)."""
 
 from typing import Literal
 

@@ -5,7 +5,6 @@ import math
 import os
 import secrets
 import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,16 +18,12 @@ from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.states import States, numbered
 from bertvision.data.batches import by_length, collate, cut
 from bertvision.data.windows import Windows
+from bertvision.devices import memory, peak_memory
 from bertvision.errors import UserError
 from bertvision.recipe import BankRecipe
 from bertvision.states.layout import EVERYTHING, Dtype, Layout, Selection, encode, padded_bytes, readable
 from bertvision.states.store import OpenShard, live
 from bertvision.states.write import write_shard
-
-try:
-    import resource
-except ImportError:  # Windows: memory is not reported there
-    resource = None  # type: ignore[assignment]
 
 SPARE = 1.05  # a store is started only if the disk has room for this many times its size
 
@@ -177,7 +172,7 @@ def forecast(
         bytes=sizes,
         padded_bytes=sum(padded_bytes(len(one), int(one.max(initial=0)), *shape) for one in kept),
         epoch=epoch,
-        held_bytes=_peak_memory(),
+        held_bytes=peak_memory(),
         free_bytes=shutil.disk_usage(disk).free,
         looks=looks if look else 0,
         looked_at=len(sets[1]) if look else 0,
@@ -251,19 +246,6 @@ def _seconds(probes: dict[float, Seconds], lengths: NDArray[np.int64], cached: b
         possible = math.inf not in per_token
         found[part] = float((lengths * np.interp(lengths, known, per_token)).sum()) if possible else math.inf
     return Seconds(**found) if cached else Seconds(**found | {"read": max(found["write"], found["read"])})
-
-
-def memory() -> int:
-    """Bytes of memory of this machine."""
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return 8 << 30
-
-
-def _peak_memory() -> int:
-    if resource is None:
-        return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _time(seconds: float) -> str:

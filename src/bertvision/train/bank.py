@@ -1,7 +1,7 @@
 """The bank: heads that compete, trained together on the same states, each with its own optimiser."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -125,16 +125,6 @@ def _spec(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in head_spec(entry).items() if key != "fraction"}
 
 
-def bank_path(directory: Path, epoch: float) -> Path:
-    """Where the bank of a checkpoint lies in the directory of its seed."""
-    return directory / f"heads-{epoch:g}.safetensors"
-
-
-def path_at(path: Path, epoch: float) -> Path:
-    """Where the bank of `path` is kept as it was after `epoch` epochs of its training."""
-    return path.with_name(f"{path.stem}@{epoch:g}.safetensors")
-
-
 def bank_learners(bank: HeadBank, recipe: BankRecipe, windows: Windows, plan: BatchPlan, seed: int) -> list[Learner]:
     """A learner for every head of the bank, in training mode."""
     entries = [(entry, float(entry.get("fraction", 1))) for entry in bank.entries]
@@ -193,12 +183,13 @@ def train_bank(
     *,
     tune: Dataset | None = None,
     prune: Prune | None = None,
+    path_at: Callable[[float], Path] | None = None,
 ) -> HeadBank:
     """Trains all heads of the bank on a frozen backbone in the same passes and saves them as `job.result`.
 
     Resumes after a kill. tune: the set for early stopping, if the recipe has a `patience`, and for `prune`.
     With the bank are noted: seconds and FLOPs of each head and of the feed, why heads were dropped, at which step each
-    was best on tune, and the identity. Its state after each of the recipe's `checkpoints` is saved too, see `path_at`.
+    was best on tune, and the identity. path_at: where its state after each of the recipe's `checkpoints` is saved too.
     """
     recipe, windows, runtime = feeds.recipe, train.windows, feeds.backbone.runtime
     plan = plan_batches(windows, recipe, job.seed, feeds.selection.lengths(windows))
@@ -211,7 +202,8 @@ def train_bank(
     feed = feeds.feed(windows, "train")
     own = runtime.mine(learners)
     early = EarlyStop(task, tuned, own, recipe, job.journal, prune, runtime) if tuned else None
-    kept = {epoch: plan.steps_at(epoch) for epoch in recipe.checkpoints if epoch < recipe.epochs}
+    ages = [epoch for epoch in recipe.checkpoints if epoch < recipe.epochs]
+    kept = {path_at(epoch): plan.steps_at(epoch) for epoch in ages} if path_at else {}
     if tuned:
         feed.charge(tuned)
 
@@ -219,8 +211,8 @@ def train_bank(
         if early is not None and tuned is not None and step in checks:
             early.check(step)
             feed.charge(tuned)
-        for epoch in [epoch for epoch, mark in kept.items() if mark == step]:
-            save(path_at(job.result, epoch))
+        for path in [path for path, mark in kept.items() if mark == step]:
+            save(path)
 
     def save(path: Path, with_best: bool = False) -> None:
         gather_learners(learners, runtime)

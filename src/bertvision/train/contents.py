@@ -5,12 +5,15 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertvision import toml
 from bertvision.errors import UserError
 from bertvision.evaluate.score import Score
 from bertvision.files import read_json, read_sealed
+
+if TYPE_CHECKING:
+    from bertvision.train.run_dir import RunDir
 
 Plain = Mapping[str, Any]
 NUMBER = (int, float)
@@ -63,29 +66,28 @@ class Contents:
         return [row for row in self.scores if row.ensemble.chosen == "greedy"]
 
 
-def read_contents(path: Path) -> Contents:
+def read_contents(run: "RunDir") -> Contents:
     """The files of a run, as far as they are there and sound."""
     problems: list[str] = []
-    text, recipe = _recipe(path / "recipe.toml", problems)
-    facts = _read(path / "study.json", FACTS, problems) or {}
-    is_run = text is not None or any((path / name).is_file() for name in ("metrics.json", "study.json"))
+    text, recipe = _recipe(run.recipe_file, problems)
+    facts = _read(run.facts_file, FACTS, problems) or {}
+    is_run = text is not None or run.metrics_file.is_file() or run.facts_file.is_file()
     if text is None and is_run:
         problems.insert(0, "recipe.toml is missing: what was asked for is unknown.")
-    if is_run and not (path / "study.json").is_file():
+    if is_run and not run.facts_file.is_file():
         problems.append("study.json is missing: versions, machine and command are unknown.")
-    scores = _rows(path / "metrics.json", problems)
+    scores = _rows(run.metrics_file, problems)
     if not scores:
-        files = sorted(path.glob("seed-*/scores-*.json"))
-        found = [row for file in files for row in _rows(file, problems)]
+        found = [row for file in run.scores_files() for row in _rows(file, problems)]
         scores = [row for row in found if row.seed in recipe.get("seeds", [row.seed])]
         if scores:
             problems.append("metrics.json has no scores: they are those of seed-N/scores-E.json.")
     cells = {row.cell for row in scores}
-    scores += [row for row in _rows(path / "greedy.json", problems, _chosen) if row.cell in cells]
+    scores += [row for row in _rows(run.greedy_file, problems, _chosen) if row.cell in cells]
     shape = {key: [COMPARISON] for key in ("comparisons", "equal_cost", "variants")}
-    compared = [_read(path / name, shape, problems) or {} for name in ("comparisons.json", "greedy.json")]
+    compared = [_read(path, shape, problems) or {} for path in (run.comparisons_file, run.greedy_file)]
     contents = Contents(
-        path,
+        run.path,
         is_run or bool(scores),
         scores,
         [one for table in compared for one in table.get("comparisons", [])],
@@ -93,14 +95,14 @@ def read_contents(path: Path) -> Contents:
         recipe,
         text or "",
         facts,
-        _read(path / "analysis.json", {}, problems) or {},
-        _rows(path / "ensemble.json", problems, lambda found: found.get("test", [])),
-        read_losses(path / "log.jsonl"),
+        _read(run.analysis_file, {}, problems) or {},
+        _rows(run.ensemble_file, problems, lambda found: found.get("test", [])),
+        read_losses(run.log_file),
         {},
         list(compared[0].get("variants", [])),
         list(dict.fromkeys(problems)),
     )
-    return replace(contents, variants=_variants(contents))
+    return replace(contents, variants=_variants(contents, type(run)))
 
 
 def read_losses(path: Path) -> dict[str, Losses]:
@@ -121,7 +123,7 @@ def read_losses(path: Path) -> dict[str, Losses]:
     return found
 
 
-def _variants(whole: Contents) -> dict[str, Contents]:
+def _variants(whole: Contents, run: "type[RunDir]") -> dict[str, Contents]:
     """The runs of variants: from directories of their own, or where these have no scores, from the common files."""
     tables = {str(table.get("name")): table for table in whole.recipe.get("variants", [])}
     places = whole.facts.get("variants", {})
@@ -131,7 +133,7 @@ def _variants(whole: Contents) -> dict[str, Contents]:
     for name in names:
         own = whole.path / str(places.get(name, name))
         inside = own.is_dir() and own.resolve().parent == whole.path.resolve()  # a name may not lead elsewhere
-        one = read_contents(own) if inside else Contents(own)
+        one = read_contents(run(own)) if inside else Contents(own)
         rows = one.scores or [replace(row, variant="") for row in whole.scores if row.variant == name]
         compared = one.comparisons or [entry for entry in whole.comparisons if entry.get("variant") == name]
         equal = one.equal_cost or [entry for entry in whole.equal_cost if entry.get("variant") == name]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from torch import nn
 
@@ -15,12 +15,13 @@ from bertvision.data.windows import Windows
 from bertvision.errors import UserError
 from bertvision.files import NoRoom, fitting, read_json, remove, write_json
 from bertvision.recipe import BankRecipe
-from bertvision.states.forecast import forecast
 from bertvision.states.layout import NAME, Selection, fingerprints
 from bertvision.states.store import Source, Store, live, stored
-from bertvision.states.write import Elsewhere, write_store
 from bertvision.train.loop import Feed, Job
 from bertvision.train.progress import Journal
+
+if TYPE_CHECKING:
+    from bertvision.states.write import Elsewhere
 
 Choice = Literal["live", "stored"]
 
@@ -165,6 +166,8 @@ class Feeds:
     def _forecast(
         self, windows: Windows, heads: Sequence[nn.Module], looked_at: Windows | None, looks: int
     ) -> tuple[Choice, str]:
+        from bertvision.states.forecast import forecast
+
         found = forecast(
             self.backbone,
             windows,
@@ -192,8 +195,10 @@ def write_states(
     selection: Selection,
     journal: Journal,
     stage: str,
-    elsewhere: Elsewhere | None = None,
+    elsewhere: "Elsewhere | None" = None,
 ) -> Store:
     """`write_store`, with a progress bar; in all processes."""
+    from bertvision.states.write import write_store
+
     with journal.stage(stage, int(windows.lengths.sum())) as progress:
         return write_store(directory, backbone, windows, selection, advance=progress.advance, elsewhere=elsewhere)

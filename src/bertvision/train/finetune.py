@@ -1,6 +1,7 @@
 """Tune a backbone with one head on top, and leave checkpoints at fractions of an epoch."""
 
 import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.checkpoint import find_tuned, load_tuned, save_tuned, start_from
 from bertvision.backbone.cpu_kernels import in_bf16, training_kernels
 from bertvision.backbone.flops import NO_FLOPS, Flops, Work, added, encoder_work, head_work
-from bertvision.backbone.split import split
 from bertvision.backbone.states import POOLED, Reads, numbered, together
 from bertvision.backbone.tuning import (
     Tuning,
@@ -29,16 +29,15 @@ from bertvision.devices import find_precision
 from bertvision.errors import UserError
 from bertvision.files import fitting, load_tensors, save_tensors, sync
 from bertvision.heads import SPECS, Head, build_head, saved_spec
-from bertvision.recipe import BankRecipe, FinetuneRecipe, head_spec, reached
+from bertvision.recipe import BankRecipe, FinetuneRecipe, head_spec
 from bertvision.runtime import CPU
 from bertvision.states.layout import Selection
 from bertvision.states.store import Source, stored
 from bertvision.tasks import Dataset, Task
-from bertvision.train.bank import HeadBank, bank_learners, bank_path, training_notes
+from bertvision.train.bank import HeadBank, bank_learners, training_notes
 from bertvision.train.feed import write_states
 from bertvision.train.learner import Learner
 from bertvision.train.loop import Feed, Job, Plan, fit, plan_batches
-from bertvision.train.parts import check_parts
 
 NAME = "finetune"  # of the job
 
@@ -93,19 +92,14 @@ class Checkpoint:
         return f"delete {self.directory} to have it tuned again"
 
 
-def planned_checkpoints(directory: Path, recipe: FinetuneRecipe) -> dict[float, Checkpoint]:
-    """{epoch: the checkpoint that tuning leaves, or has left, in `directory`}"""
-    return {
-        epoch: Checkpoint(directory / f"checkpoint-{epoch:g}") for epoch in reached(recipe.epochs, recipe.checkpoints)
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class Along:
-    """A bank whose heads learn while the backbone is tuned, on the states it makes anyway."""
+    """A bank whose heads learn while the backbone is tuned, on the states it makes anyway. path: where it is saved with
+    the checkpoint of an epoch."""
 
     bank: HeadBank
     recipe: BankRecipe
+    path: Callable[[float], Path]
 
 
 def finetune(
@@ -114,14 +108,18 @@ def finetune(
     train: Dataset,
     recipe: FinetuneRecipe,
     job: Job,
+    checkpoints: Mapping[float, Checkpoint],
     along: Along | None = None,
-) -> dict[float, Checkpoint]:
-    """Tunes `backbone` in place as the recipe says; {epoch: checkpoint} in `job.directory`. Resumes after a kill.
+) -> None:
+    """Tunes `backbone` in place as the recipe says, and leaves `checkpoints`, by their epochs. Resumes after a kill.
 
     along: heads that train on the same states, and are saved with each checkpoint. They do not change the backbone.
     """
-    checkpoints, runtime = planned_checkpoints(job.directory, recipe), backbone.runtime
-    check_parts(runtime)
+    runtime = backbone.runtime
+    if runtime.world > 1:
+        from bertvision.train.parts import check_parts
+
+        check_parts(runtime)
     tuning = tuning_of(recipe)
     set_attention_dropout(backbone.model, recipe.attention_dropout)
     if recipe.start:
@@ -143,7 +141,7 @@ def finetune(
             return
         for epoch in [epoch for epoch, mark in marks.items() if mark == step and not checkpoints[epoch].done]:
             if along:  # first: a checkpoint that exists has its heads
-                along.bank.save(bank_path(job.directory, epoch), training_notes(others, None, job.identity))
+                along.bank.save(along.path(epoch), training_notes(others, None, job.identity))
             seconds = feed.seconds + learner.seconds
             flops = None if feed.flops is None or learner.flops is None else feed.flops + learner.flops
             about = {"head": spec, "specs": SPECS, "epoch": epoch, "step": step, "seconds": seconds, "flops": flops}
@@ -166,7 +164,6 @@ def finetune(
         job.clear()
     runtime.wait()
     backbone.eval()
-    return checkpoints
 
 
 def tuning_of(recipe: FinetuneRecipe) -> Tuning:
@@ -193,6 +190,8 @@ def _source(
         raise UserError('finetune.lower: "stored" has no pooler to read; use lower = "live"')
     if not len(windows):
         raise UserError("finetune.lower: there is nothing to store; give data with at least one question")
+    from bertvision.backbone.split import split
+
     reads = "last" if reads == "last" else "all"  # of the part below: only its last states enter what is above
     shortest = collate(windows, np.argsort(windows.lengths, kind="stable")[:2], backbone.pad)
     first, stop = first_trained(backbone.model, tuning), tuning.depth or None

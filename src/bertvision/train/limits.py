@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertvision.backbone.backbone import Backbone
+from bertvision.devices import memory
 from bertvision.errors import TooLarge, UserError
-from bertvision.heads.catalog import head_size
+from bertvision.heads.base import head_size
 from bertvision.recipe import DataRecipe, Recipe, head_spec
-from bertvision.states.forecast import memory
 from bertvision.states.layout import readable
 from bertvision.tasks import Dataset
 

@@ -26,7 +26,6 @@ from bertvision.recipe import BankRecipe, Training
 from bertvision.runtime import CPU, Runtime, Timed
 from bertvision.states.store import Source
 from bertvision.train.learner import Learner, Task, fetch_losses
-from bertvision.train.parts import learn_in_parts
 from bertvision.train.progress import Journal
 
 SNAPSHOT_SHARE = 20  # the next snapshot is written this many times the last one's duration later, at the earliest
@@ -179,6 +178,8 @@ def _step(learners: Sequence[Learner], feed: Feed, plan: Plan, step: int, judged
             return feed(index, runtime)
 
     if feed.moves and runtime.accumulate > 1:
+        from bertvision.train.parts import learn_in_parts
+
         learn_in_parts(learners, feed, plan.task, index, step, seed, runtime)
     else:
         found = next_states()

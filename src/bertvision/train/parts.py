@@ -1,19 +1,16 @@
 """A step of tuning in micro-batches, which several processes may share: the same bits however many there are."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertvision.backbone.states import States
-from bertvision.data.batches import Batch
 from bertvision.errors import UserError
 from bertvision.runtime import Runtime
 from bertvision.train.learner import Gradient, Learner, Task
-
-Feed = Callable[[NDArray[np.int64], Runtime], tuple[Batch, States]]
+from bertvision.train.loop import Feed
 
 
 def check_parts(runtime: Runtime) -> None:

@@ -1,28 +1,28 @@
-"""Progress of a run: its stages and the time they still need, a live view or plain lines, log.jsonl, TensorBoard."""
+"""Progress of a run: its stages and the time they still need, a live view or plain lines, log.jsonl."""
 
 import json
-import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from bertvision.errors import UserError
 from bertvision.recipe import has_heads
 from bertvision.train.run_dir import RunDir
+
+if TYPE_CHECKING:
+    from bertvision.train.curves import Scalars
 
 LOG_SECONDS = 2.0  # at most one line in log.jsonl per this time,
 LOG_LINES = 50  # but no fewer than this many per stage, for its curve of losses
 LINE_SECONDS = 30.0  # and one printed line where there is no terminal
-POINT_SECONDS = 0.5  # and one point of a TensorBoard curve: it costs a fraction of a millisecond
 
 Kind = Literal["tuning", "heads", "scoring"]
 
@@ -270,54 +270,3 @@ class Journal:
                 if file.read(1) != b"\n":
                     line = "\n" + line
             file.write((line + "\n").encode())
-
-
-class Scalars:
-    """TensorBoard event files under `directory`, one folder per stage of a run; or what another writer makes of them.
-
-    A stage that resumes after a kill continues its curves: points past the step it resumes from are removed.
-    """
-
-    def __init__(self, directory: Path, writer: Callable[..., Any] | None = None) -> None:
-        """writer: called with a folder and `purge_step`, as TensorBoard's."""
-        made: Any = writer
-        if made is None:
-            try:
-                from torch.utils.tensorboard import SummaryWriter as made
-            except ImportError:
-                raise UserError(
-                    'TensorBoard is not installed; `pip install "bertvision[tensorboard]"`, or leave out --tensorboard'
-                ) from None
-        self.directory, self._make = directory, made
-        self._writer: Any = None  # of the current stage
-        self._stage, self._written = "", 0.0
-
-    def learning(self, stage: str, status: Mapping[str, Any], rate: float, last: bool) -> None:
-        """A step of a stage: status has `step`, and by learner `loss` and `learning_rate`; rate: tokens per second."""
-        now = time.monotonic()
-        if "step" not in status or (stage == self._stage and now - self._written < POINT_SECONDS and not last):
-            return
-        self._written = now
-        curves = {f"{what}/{name}": v for what in ("loss", "learning_rate") for name, v in status[what].items()}
-        self._add(stage, status["step"], curves | {"tokens per second": rate})
-
-    def scores(self, seed: int, epoch: float, rows: Iterable[Mapping[str, Any]], metrics: Sequence[str]) -> None:
-        """The scores of a checkpoint, at the thresholds chosen on tune; steps are hundredths of an epoch."""
-        main = [row for row in rows if row["threshold_from"] != "zero"]
-        values = {f"{metric}/{row['member']}": row[metric] for metric in metrics for row in main}
-        self._add(f"scores, seed {seed}", round(100 * epoch), values)
-        self.close()
-
-    def close(self) -> None:
-        """Ends the curves of a stage; what was added is on the disk then."""
-        if self._writer is not None:
-            self._writer.close()
-        self._stage, self._writer = "", None
-
-    def _add(self, stage: str, step: int, values: Mapping[str, float]) -> None:
-        if stage != self._stage:
-            self.close()
-            folder = self.directory / re.sub(r"[^\w.]+", "-", stage)
-            self._stage, self._writer = stage, self._make(str(folder), purge_step=step)
-        for tag, value in values.items():
-            self._writer.add_scalar(tag, value, step)

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from bertvision import __version__
+from bertvision.devices import peak_memory
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import Ensemble
 from bertvision.evaluate.score import Cost, Score
@@ -128,6 +129,10 @@ class RunDir:
     def scores_file(self, seed: int, epoch: float) -> Path:
         return self.seed(seed) / f"scores-{epoch:g}.json"
 
+    def scores_files(self) -> list[Path]:
+        """Those that are there, whatever the recipe says."""
+        return sorted(self.path.glob("seed-*/scores-*.json"))
+
     def sets_file(self, seed: int, epoch: float) -> Path:
         """Digests of the sets that a checkpoint was scored on."""
         return self.seed(seed) / f"sets-{epoch:g}.json"
@@ -190,7 +195,7 @@ class RunDir:
 
     def note_peak(self, others: float = 0.0) -> None:
         """Notes the peak memory of this process, or of `others`, if it is higher than what is known."""
-        most = max(self.peak, _peak_memory(), others)
+        most = max(self.peak, round(peak_memory() / 2**30, 2), others)
         if most > self.peak:
             self.add_facts(peak={"memory_gib": most})
 
@@ -268,7 +273,7 @@ class RunDir:
 
     def contents(self) -> Contents:
         """Everything there is, whole or half finished; what is damaged is left out and named in `problems`."""
-        return read_contents(self.path)
+        return read_contents(self)
 
     def digest(self, *, epoch: float | None = None, choices: bool = False) -> str:
         """Of the score files, of all checkpoints or of one; with `choices`, of greedy.json and ensemble.json too."""
@@ -313,13 +318,3 @@ def _environment() -> dict[str, Any]:
             "memory_gib": round(memory / 2**30),
         },
     }
-
-
-def _peak_memory() -> float:
-    """The most memory this process has held so far, in GiB; 0 where the system does not tell."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0.0
-    unit = 1 if platform.system() == "Darwin" else 1024  # macOS counts bytes, Linux kibibytes
-    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30, 2)

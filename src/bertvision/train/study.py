@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import json
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from bertvision.tasks import Dataset
 from bertvision.train.bank import HeadBank, at_fractions, bank_feeds, train_bank
 from bertvision.train.choose import write_greedy
 from bertvision.train.compare import write_analysis, write_comparisons
-from bertvision.train.finetune import NAME, Along, Checkpoint, finetune, head_shape, planned_checkpoints
+from bertvision.train.finetune import NAME, Along, Checkpoint, finetune, head_shape
 from bertvision.train.limits import refuse_too_large, refuse_too_long
 from bertvision.train.loop import Job
 from bertvision.train.progress import (
@@ -71,7 +71,6 @@ class Study:
 
     @property
     def finished(self) -> bool:
-        """Whether every cell has its scores."""
         return len(self.run_dir.scored()) == len(self.recipe.seeds) * len(self.epochs)
 
     def run(self) -> list[dict[str, Any]]:
@@ -106,7 +105,6 @@ class Study:
             write_analysis(self.stored)
 
     def plan(self) -> None:
-        """Puts the stages on the agenda of the journal."""
         self.journal.agenda.plan(planned_stages(self.run_dir, self.tokens), self.journal.part)
 
     @property
@@ -138,8 +136,7 @@ class Study:
 
     def tune(self, seed: int) -> dict[float, Checkpoint]:
         """Tunes the backbone, or finds it tuned."""
-        recipe = self.recipe
-        checkpoints = planned_checkpoints(self.run_dir.seed(seed), recipe.finetune)
+        recipe, checkpoints = self.recipe, self.checkpoints(seed)
         job = self._job(seed, NAME, tuning_stage(seed))
         if self.runtime.tell(all(checkpoint.done for checkpoint in checkpoints.values())):
             if self.runtime.is_main:
@@ -151,11 +148,12 @@ class Study:
         job = dataclasses.replace(job, identity=self.identity)
         backbone = self._untuned()
         with_heads = recipe.bank.feed == "along" and recipe.heads
-        along = Along(self._new_bank(backbone, seed), recipe.bank) if with_heads else None
+        place = partial(self.run_dir.bank, seed)
+        along = Along(self._new_bank(backbone, seed), recipe.bank, place) if with_heads else None
         self._holds = seed, NO_CHECKPOINT
-        found = finetune(backbone, self.task, self.data["train"], self._tuning, job, along)
+        finetune(backbone, self.task, self.data["train"], self._tuning, job, checkpoints, along)
         note_peak(self.run_dir, self.runtime)
-        return found
+        return checkpoints
 
     def train(self, seed: int, epoch: float) -> Path:
         """Trains the bank on one checkpoint, or finds it trained."""
@@ -174,7 +172,8 @@ class Study:
         backbone, job = self.tuned(seed, epoch), dataclasses.replace(job, identity=self.identity)
         bank = self._new_bank(backbone, seed)
         feeds = bank_feeds(bank, backbone, self.recipe.bank, job, tapped=self.run_dir.states)
-        train_bank(bank, feeds, self.task, self.data["train"], job, tune=self.data["tune"])
+        path_at = partial(self.run_dir.bank, seed, epoch)
+        train_bank(bank, feeds, self.task, self.data["train"], job, tune=self.data["tune"], path_at=path_at)
         note_peak(self.run_dir, self.runtime)
         return path
 
@@ -236,6 +235,10 @@ class Study:
         found = load_members(self.run_dir, self.task, seed, epoch, backbone)
         self._holds = seed, epoch
         return found
+
+    def checkpoints(self, seed: int) -> dict[float, Checkpoint]:
+        """{epoch: the checkpoint that tuning leaves, or has left}"""
+        return {epoch: Checkpoint(self.run_dir.checkpoint(seed, epoch)) for epoch in self.epochs}
 
     def checkpoint(self, seed: int, epoch: float) -> Checkpoint:
         """A finished checkpoint of this study; UserError if there is none."""
@@ -314,10 +317,8 @@ class Study:
     def _origin(self) -> "Origin":
         backbone = self._untuned()
         refuse_too_long(self.recipe.data, backbone)
-        for where, entry in (
-            ("finetune.head", self.recipe.finetune.head),
-            *(("heads", one) for one in self.recipe.heads),
-        ):
+        entries = [("finetune.head", self.recipe.finetune.head), *(("heads", one) for one in self.recipe.heads)]
+        for where, entry in entries:
             if head_spec(entry).get("pooled"):
                 backbone.check_pooler(f"{where}: pooled")
         return Origin(backbone.tokenizer, backbone.fingerprint, backbone.layers, backbone.width)

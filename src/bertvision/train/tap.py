@@ -13,9 +13,8 @@ from bertvision.states.layout import DTYPES, Dtype, Selection, padded_bytes
 from bertvision.states.write import Elsewhere, write_one
 from bertvision.train.bank import HeadBank
 from bertvision.train.feed import write_states
-from bertvision.train.finetune import Checkpoint, head_shape, planned_checkpoints
+from bertvision.train.finetune import Checkpoint, head_shape
 from bertvision.train.limits import refuse_too_long
-from bertvision.train.run_dir import RunDir
 from bertvision.train.study import Study
 
 SPLITS = ("train", "tune", "test")
@@ -61,7 +60,7 @@ class Tap:
         self.states = f"epoch {epoch:g}, seed {seed}" if found else "the encoder as it came"
         origin = f"seed-{seed}-epoch-{epoch:g}" if found else "untuned"
         name = f"{origin}-{split}-{spelt(self.selection.reads)}-{positions}-{dtype}"
-        self.directory = RunDir(study.directory).states / name
+        self.directory = study.run_dir.states / name
 
     def forecast(self) -> Forecast:
         """The size of a store, and the time to train the recipe's heads live and from the store."""
@@ -101,8 +100,7 @@ class Tap:
     def _checkpoint(self, seed: int, epoch: float | None) -> tuple[float, Checkpoint | None]:
         if epoch is not None:
             return epoch, self.study.checkpoint(seed, epoch)
-        planned = planned_checkpoints(self.study.directory / f"seed-{seed}", self.study.recipe.finetune)
-        done = [(epoch, one) for epoch, one in planned.items() if one.done]
+        done = [(epoch, one) for epoch, one in self.study.checkpoints(seed).items() if one.done]
         return done[-1] if done else (0.0, None)
 
     def _heads(self) -> list[nn.Module]:
