@@ -139,8 +139,8 @@ class FinetuneRecipe(Training):
     on a CPU, a short measurement finds it quicker. Passes without training: see `runtime.precision`."""
     start: str = ""
     """Tuned weights to start from: a checkpoint of another run, such as `runs/a/seed-1/checkpoint-1`, or a reader. The
-    encoder and its tuned parts must be the same. Its read-out is taken too, if it is of the same kind; other heads start
-    anew. Empty: from the encoder as published."""
+    encoder and its tuned parts must be the same. Its read-out is taken too, if it is of the same kind; other heads
+    start anew. Empty: from the encoder as published."""
     head: str | dict = "last"
     """The head trained jointly with the backbone: a kind, or a table such as `{kind = "attend", form = "dot"}`."""
 
