@@ -324,8 +324,7 @@ def _check_heads(recipe: Recipe, where: str) -> None:
         for key in entry.keys() & hints.keys():
             validate(hints[key], entry[key], f"{where}: heads.{index}.{key}")
     check_search(recipe.search, sorted({str(entry["kind"]) for entry in recipe.heads}), where)
-    joint = recipe.finetune.head
-    check_spec({"kind": joint} if isinstance(joint, str) else joint, f"{where}: finetune.head")
+    check_spec({"kind": joint} if isinstance(joint := recipe.finetune.head, str) else joint, f"{where}: finetune.head")
 
 
 def head_spec(entry: str | Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from runs import encoder, questions, tiny_recipe
 from serve.servers import serving
 
 pytestmark = pytest.mark.device
-LIVE = {"bank": {"states": "live"}, "finetune": {"checkpoints": []}}
+LIVE = {"bank": {"states": "live"}, "finetune": {"checkpoints": [], "adapters": 4}}
 STORED = {
     "bank": {"epochs": 2, "states": "stored", "patience": 1, "checks": 2},
     "finetune": {"checkpoints": [], "train_layers": 1, "norms": "trained", "lower": "stored"},
@@ -84,8 +84,9 @@ def test_stored_states(tmp_path):
 
 
 def test_tap(finished):
-    found = json.loads(run("tap", finished / "recipe.toml", "--out", finished, "--split", "test", "--json"))
-    assert Path(found["store"]).is_dir()
+    words = ("tap", finished / "recipe.toml", "--out", finished, "--split", "test", "--json")
+    assert json.loads(run(*words, "--forecast"))
+    assert Path(json.loads(run(*words))["store"]).is_dir()
 
 
 def test_evaluate_a_run(finished):

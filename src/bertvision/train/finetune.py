@@ -226,7 +226,7 @@ def make_head(spec: dict[str, Any], backbone: Backbone, task: Task, seed: int = 
 
 
 def _first_head(spec: dict[str, Any], backbone: Backbone, task: Task, seed: int, start: str) -> Head:
-    """The head that tuning begins with: that tuned with the encoder in `start`, if it has this spec; else a new one."""
+    """The head that tuning begins with: that of `start` if it has this spec, else a new one."""
     head = make_head(spec, backbone, task, seed)
     if not start:
         return head

@@ -173,7 +173,7 @@ class Search:
         """Takes note of every trial of a round."""
         for trial in found.trials[len(self.trials) - found.trials[0].number :]:  # a kill may have come among them
             one = outcomes[trial.name]
-            self.trials.add(trial, **one)
+            self.trials.add(trial, one["state"], one["score"], one["losses"], one["about"])
             self.journal.log("trial", trial=trial.number, state=one["state"], **{f"tune_{self.metric}": one["score"]})
 
     def _write(self) -> None:
