@@ -2,9 +2,6 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/installed
-# The tests marked `device` on the test device of tests/ghost.py. It stands on an experimental entry of torch and fails by
-# itself now and then (IndexError in an embedding): what failed is run once more; a missing .to(device) fails twice.
-GHOST := BERTVISION_TEST_DEVICE=ghost $(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m device
 
 .PHONY: demo test ray lint bench torture clean
 
@@ -13,7 +10,7 @@ demo: $(STAMP)
 
 test: $(STAMP)-dev lint
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
-	$(GHOST) || $(GHOST) --last-failed --last-failed-no-failures none
+	BERTVISION_TEST_DEVICE=ghost $(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m device  # see tests/ghost.py
 
 ray: $(STAMP)-dev  # Ray, with kills and two nodes on this machine; 600 MB more in .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt "ray[serve]"

@@ -65,7 +65,7 @@ def train(entries: Sequence[dict[str, Any]], backbone: Backbone, data: Dataset) 
     bank = HeadBank(entries, layers=backbone.layers, width=backbone.width, task="spans", seed=SEED)
     with tempfile.TemporaryDirectory() as directory:
         job = Job(Path(directory), "heads", SEED, "bench", 3600, Journal(quiet=True))
-        train_bank(bank, bank_feeds(bank, backbone, RECIPE, job), Spans(), data, job)
+        train_bank(bank, bank_feeds(bank, backbone, RECIPE, job), Spans(), {"train": data}, job)
 
 
 def bare_pass(backbone: Backbone, data: Dataset) -> None:

@@ -38,7 +38,7 @@ def train(backbone: Backbone, data: Dataset, states: Literal["live", "stored"]) 
     with tempfile.TemporaryDirectory() as directory:
         job = Job(Path(directory), "heads", 1, "bench", 3600, Journal(quiet=True))
         feeds = bank_feeds(bank, backbone, BankRecipe(epochs=EPOCHS, states=states), job)
-        train_bank(bank, feeds, task, data, job)
+        train_bank(bank, feeds, task, {"train": data}, job)
 
 
 if __name__ == "__main__":

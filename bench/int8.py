@@ -54,7 +54,7 @@ def train(study: Study, backbone: Backbone, seed: int, dtype: Dtype, epochs: flo
             study.recipe.bank, states="stored", dtype=dtype, epochs=epochs, patience=0, checkpoints=()
         )
         job = Job(Path(directory), "heads", seed, dtype, 3600, study.journal, f"heads on {dtype} states")
-        return train_bank(bank, bank_feeds(bank, backbone, recipe, job), study.task, study.data["train"], job)
+        return train_bank(bank, bank_feeds(bank, backbone, recipe, job), study.task, study.data, job)
 
 
 def main() -> None:

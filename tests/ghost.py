@@ -123,11 +123,12 @@ def run(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     if func in FETCHING:
         ghost.fetches += 1
     to = torch.device(kwargs.get("device") or (args[0].device if func is aten.copy_.default else DEVICE))
-    kwargs = {key: torch.device("cpu") if key == "device" and value else value for key, value in kwargs.items()}
+    own = {"device": torch.device("cpu")} if "device" in kwargs and to.type == DEVICE.type else {}
+    kwargs = kwargs | own
     with _own_random_numbers(func):
         out = func(*tree_map_only(Ghost, _held, args), **tree_map_only(Ghost, _held, kwargs))
-    if to.type == "cpu":
-        ghost.fetches += 1
+    if to.type != DEVICE.type:
+        ghost.fetches += to.type == "cpu"
         return args[0] if func is aten.copy_.default else out
     out = tree_map_only(torch.Tensor, lambda x: x if isinstance(x, Ghost) else Ghost(x), out)
     return out if func is aten._to_copy.default else return_and_correct_aliasing(func, args, kwargs, out)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from bertvision import cli
+from bertvision.backbone import flops
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.cpu_kernels import frozen
 from bertvision.backbone.states import States
@@ -81,6 +82,17 @@ def test_random_numbers_come_from_the_seed_on_the_device_too():
     assert torch.equal(dropout(ones).cpu(), expected)  # as if nothing had been drawn
     with RUNTIME.seed(1, "pool", 1):
         assert not torch.equal(dropout(ones).cpu(), first)
+
+
+def test_flops_are_counted_on_no_device(monkeypatch):
+    found = []
+    for device in ("cpu", RUNTIME):
+        model = Backbone.load(encoder(), device).model
+        monkeypatch.setattr(flops, "_known", {})
+        if device is RUNTIME and DEVICE == "ghost":
+            monkeypatch.setattr("ghost.ghost.room", 0)  # whatever is made there fails
+        found.append(flops.encoder_work(model))
+    assert found[0] == found[1] and found[0].forward
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

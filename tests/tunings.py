@@ -48,7 +48,7 @@ def bank_trained(
     bank = HeadBank(entries, layers=backbone.layers, width=backbone.width, task="spans", outputs=2, seed=seed)
     job = job_of(directory, seed=seed, snapshot_seconds=snapshot_seconds)
     feeds = bank_feeds(bank, backbone, recipe, job, tapped=tapped)
-    train_bank(bank, feeds, task, data["train"], job, tune=data["tune"])
+    train_bank(bank, feeds, task, data, job)
     assert sorted(one.name for one in directory.iterdir()) == ["heads.safetensors", "log.jsonl"]
     return bank
 

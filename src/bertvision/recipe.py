@@ -319,8 +319,7 @@ def _check_heads(recipe: Recipe, where: str) -> None:
         check_spec(head_spec(entry), f"{where}: heads.{index}")
         for key in entry.keys() & hints.keys():
             validate(hints[key], entry[key], f"{where}: heads.{index}.{key}")
-    joint = recipe.finetune.head
-    check_spec({"kind": joint} if isinstance(joint, str) else joint, f"{where}: finetune.head")
+    check_spec({"kind": joint} if isinstance(joint := recipe.finetune.head, str) else joint, f"{where}: finetune.head")
     if recipe.search:
         from bertvision.heads.space import check_search
 

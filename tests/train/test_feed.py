@@ -103,7 +103,7 @@ def test_heads_on_cls_learn_in_batches_of_the_size_asked_for(states, tmp_path, m
     data = task.load(recipe.data, BACKBONE.tokenizer, seed=0)
     shape = {"layers": BACKBONE.layers, "width": BACKBONE.width, "task": "labels", "outputs": task.outputs}
     bank, job = HeadBank([{"kind": "pool"}], **shape, seed=1), job_of(tmp_path)
-    train_bank(bank, bank_feeds(bank, BACKBONE, recipe.bank, job), task, data["train"], job)
+    train_bank(bank, bank_feeds(bank, BACKBONE, recipe.bank, job), task, data, job)
     assert sizes == [(16, 1)] * 3
 
 
@@ -122,7 +122,7 @@ def test_heads_on_cls_get_a_store_of_cls_alone(tmp_path, monkeypatch):
     shape = {"layers": BACKBONE.layers, "width": BACKBONE.width, "task": "labels", "outputs": task.outputs}
     for entries in ([{"kind": "pool"}], [{"kind": "pool"}, {"kind": "compress", "tokens": "all"}]):
         bank, job = HeadBank(entries, **shape, seed=1), job_of(tmp_path, str(len(entries)))
-        train_bank(bank, bank_feeds(bank, BACKBONE, recipe.bank, job), task, data["train"], job)
+        train_bank(bank, bank_feeds(bank, BACKBONE, recipe.bank, job), task, data, job)
     (small, tokens), (large, more) = sizes[0], sizes[-1]
     assert tokens == 1 < more and small < large / 10
     one, both = (HeadBank.load(tmp_path / f"{count}.safetensors")[0] for count in (1, 2))

@@ -1,5 +1,6 @@
 """Tuning: its checkpoints, what is trained and what is not, heads along, and the frozen part stored."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -79,9 +80,11 @@ def test_no_tuning_at_all(tmp_path):
 
 
 @pytest.mark.device
-def test_the_same_seed_gives_the_same_bits_and_another_does_not(tmp_path):
+@pytest.mark.parametrize("parts", [1, 2])
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(parts, tmp_path):
+    recipe = dataclasses.replace(brief(), runtime=recipe_of(runtime={"accumulate": parts}).runtime)
     first, again, other = (
-        tensors(tuned(brief(), tmp_path / str(n), seed=seed)[0.333333].directory) for n, seed in enumerate((1, 1, 2))
+        tensors(tuned(recipe, tmp_path / str(n), seed=seed)[0.333333].directory) for n, seed in enumerate((1, 1, 2))
     )
     assert_same(first, again)
     for part in ("backbone", "head"):

@@ -67,6 +67,14 @@ def test_several_processes_end_in_the_bits_of_one(world, whole, tmp_path):
     assert events.count("checkpoint") == 2
 
 
+def test_the_parts_of_a_study_end_in_the_bits_of_the_whole(whole, tmp_path):
+    recipe = tiny_recipe(tmp_path / "study.toml", **TABLES)
+    for verb in ("finetune", "train", "study"):
+        main, other = [one.wait() for one in together(2, verb, recipe, "--out", tmp_path / "run", cwd=tmp_path)]
+        assert not main.code and not other.code and main.out and not other.out, (main, other)
+    assert_same(tensors(tmp_path / "run"), whole)
+
+
 def taps(world: int, run: Path, **slow: str) -> list[Command]:
     """Processes that store the states of a run's test set, in shards of a few windows."""
     command = ("tap", run / "recipe.toml", "--out", run, "--split", "test", "--json")

@@ -19,6 +19,8 @@ from clusters import ENV, kill, needs_ray, nodes, tasks
 from runs import Command, Done, bertvision, questions, tiny_recipe
 from states.stores import contents
 from train.test_cells import assert_same_run
+from train.test_search import TABLES as SEARCHED
+from train.test_search import plain
 
 pytestmark = needs_ray
 SMALL = {"seeds": [1, 2], "snapshot_seconds": 0, "data": {"train": questions(240)}}
@@ -210,6 +212,44 @@ def test_tap_on_two_nodes_with_kills(tmp_path, address):
     assert done.code == 0, done.err
     assert json.loads(done.out)["workers"]["nodes"] == 2
     assert contents(stores["there"]) == contents(stores["here"])
+
+
+@pytest.mark.ray
+def test_a_search_on_two_nodes_with_kills(tmp_path, address):
+    """A worker in the first round, the driver in the second; the trials are those of one process."""
+    tables = {**SEARCHED, "snapshot_seconds": 0, "data": {"train": questions(240)}}
+    words = ("search", "study.toml", "--out", "run", "--trials", 6, "--round", 4)
+    ray = ("--on", "ray", "--address", address)
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        tiny_recipe(tmp_path / name / "study.toml", **tables)
+    here = bertvision(*words, "--json", cwd=tmp_path / "here")
+    assert here.code == 0, here.err
+    place = tmp_path / "there" / "run" / "search"
+
+    def underway(number: int) -> str:
+        """A part of a round that has learnt something."""
+        begun = place.glob(f"round-{number}.parts/*/*.snapshot.safetensors")
+        names = [f"round-{number}/{path.parent.name}" for path in begun]
+        return next((name for name in names if name in tasks()), "")
+
+    with driver(*words, *ray, cwd=tmp_path / "there") as command:
+        part = wait_for(lambda: underway(0), command)
+        assert part == "round-0/0-of-2" or part == "round-0/1-of-2", command.streams[1].read_text()
+        kill(tasks()[part])
+        assert wait_for(lambda: underway(1), command)
+        command.kill()
+        assert f"{part}: its worker died (WorkerCrashedError)" in command.streams[1].read_text()
+    there = run(*words, *ray, "--json", cwd=tmp_path / "there")
+    assert there.code == 0, there.err
+    found = [json.loads(done.out)["trials"] for done in (here, there)]
+    assert len(found[0]) == 6 and plain(found[1]) == plain(found[0])
+    names = [sorted(path.name for path in (tmp_path / one / "run" / "search").iterdir()) for one in ("here", "there")]
+    assert names[0] == names[1]
+    for file in ("best.toml", "round-0.json", "round-1.json"):
+        one, other = (tmp_path / name / "run" / "search" / file for name in ("here", "there"))
+        assert one.suffix == ".json" or one.read_text() == other.read_text()
+        assert one.suffix != ".json" or json.loads(one.read_text()) == json.loads(other.read_text())
 
 
 def complaint(done: Done) -> str:

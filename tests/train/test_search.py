@@ -232,7 +232,7 @@ def test_a_pruned_head_learns_no_more_and_disturbs_nobody(tmp_path):
         entries = [{"kind": "pool", "name": head} for head in heads]
         bank, job = HeadBank(entries, **shape), job_of(tmp_path, name)
         feeds = bank_feeds(bank, backbone, recipe, job)
-        found[name] = train_bank(bank, feeds, task, data["train"], job, tune=data["tune"], prune=judge)
+        found[name] = train_bank(bank, feeds, task, data, job, prune=judge)
     good = found["both"]["good"].state_dict()
     assert all(torch.equal(good[key], value) for key, value in found["alone"]["good"].state_dict().items())
     assert looked == [3, 6, 9, 12]

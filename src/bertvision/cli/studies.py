@@ -138,14 +138,24 @@ def search(
     settings: Settings = None,
     out: Out = None,
     device: Device = "",
+    on: OnRay = "",
+    threads: Threads = None,
+    address: Address = "",
+    cpus_per_cell: CpusPerCell = 1,
+    gpus_per_cell: GpusPerCell = 0,
     code: Code = None,
     as_json: AsJson = False,
 ) -> None:
     """Search for better heads on the last checkpoint, compared on the tuning set. Starts again where it stopped."""
+    from bertvision.train.on_ray import search_on_ray
     from bertvision.train.search import Search
+    from bertvision.train.workers import refuse_unknown
 
+    if on:
+        refuse_unknown(on, ["ray"])
     job = Search(_single(recipe, _with_device(settings, device), out, quiet=as_json), trials=trials, size=size)
-    rows = job.run()
+    how = {"threads": threads, "code": code or [], "address": address, "cpus": cpus_per_cell, "gpus": gpus_per_cell}
+    rows = search_on_ray(job, how) if on else job.run()
     if as_json:
         print_json({"best": str(job.best), "trials": rows})
         return

@@ -1,7 +1,7 @@
 """The bank: heads that compete, trained together on the same states, each with its own optimiser."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -178,23 +178,26 @@ def train_bank(
     bank: HeadBank,
     feeds: Feeds,
     task: Task,
-    train: Dataset,
+    data: Mapping[str, Dataset],
     job: Job,
     *,
-    tune: Dataset | None = None,
     prune: Prune | None = None,
+    only: Collection[str] | None = None,
     path_at: Callable[[float], Path] | None = None,
 ) -> HeadBank:
     """Trains all heads of the bank on a frozen backbone in the same passes and saves them as `job.result`.
 
-    Resumes after a kill. tune: the set for early stopping, if the recipe has a `patience`, and for `prune`.
+    Resumes after a kill. data: `train`, and `tune` for early stopping, if the recipe has a `patience`, and for `prune`.
+    only: names of heads; the others stay as they are.
     With the bank are noted: seconds and FLOPs of each head and of the feed, why heads were dropped, at which step each
     was best on tune, and the identity. path_at: where its state after each of the recipe's `checkpoints` is saved too.
     """
-    recipe, windows, runtime = feeds.recipe, train.windows, feeds.backbone.runtime
+    recipe, windows, runtime = feeds.recipe, data["train"].windows, feeds.backbone.runtime
     plan = plan_batches(windows, recipe, job.seed, feeds.selection.lengths(windows))
     runtime.to(bank)
     learners = bank_learners(bank, recipe, windows, plan, job.seed)
+    learners = [one for one in learners if only is None or one.name in only]
+    tune = data.get("tune")
     watched = tune if tune is not None and len(tune.windows) and (recipe.patience or prune) else None
     checks = check_steps(plan, recipe.epochs, recipe.checks) if watched else set()
     feeds.choose(windows, list(bank.heads), watched.windows if watched else None, len(checks))

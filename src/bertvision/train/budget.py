@@ -269,13 +269,15 @@ def _by_cells(cells: Cells, rows: list[dict[str, Any]], count: int) -> float:
 
 
 def _by_processes(cells: Cells, rows: list[dict[str, Any]], count: int) -> float:
-    """Hours where all devices share each cell: micro-batches of tuning and the heads are spread, other passes not."""
+    """Hours where all devices share each cell: all but live states, which each of them makes for its own heads."""
     hours = 0.0
     for cell, row in zip(cells.all, rows):
-        shared = min(count, cells.study(cell).recipe.runtime.accumulate)
+        recipe = cells.study(cell).recipe
+        shared = min(count, recipe.runtime.accumulate)
         shared = 1 << (shared.bit_length() - 1)  # 2, 4, 8, ... processes
+        alone = "" if recipe.bank.states == "stored" else "states"
         parts = row["parts"].items()
-        hours += sum(one["seconds"] / (shared if part in ("tuning", "heads") else 1) for part, one in parts) / 3600
+        hours += sum(one["seconds"] / (1 if part == alone else shared) for part, one in parts) / 3600
     return hours
 
 

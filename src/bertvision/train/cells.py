@@ -75,17 +75,8 @@ class Cells:
         return RunDir(run.path, run.recipe(), cell.id).log_file.parent
 
     def stage(self, cell: StudyCell) -> tuple[str, float]:
-        """The last stage in the log of a cell that is done elsewhere, and which share of it is done."""
-        log = self.notes(cell) / "log.jsonl"
-        text = log.read_bytes()[-END:].decode(errors="replace") if log.is_file() else ""
-        for line in reversed(text.splitlines()):
-            try:
-                entry = json.loads(line)
-            except ValueError:  # being written, or cut off here
-                continue
-            if "share" in entry:
-                return entry["event"], entry["share"]
-        return "begins, or waits for a worker", 0.0
+        """The last stage of a cell that is done elsewhere, and which share of it is done."""
+        return last_stage(self.notes(cell) / "log.jsonl")
 
     @property
     def done(self) -> bool:
@@ -145,3 +136,16 @@ class Cells:
         except Busy:
             return False
         return True
+
+
+def last_stage(log: Path) -> tuple[str, float]:
+    """The last stage in a log, and which share of it is done."""
+    text = log.read_bytes()[-END:].decode(errors="replace") if log.is_file() else ""
+    for line in reversed(text.splitlines()):
+        try:
+            entry = json.loads(line)
+        except ValueError:  # being written, or cut off here
+            continue
+        if "share" in entry:
+            return entry["event"], entry["share"]
+    return "begins, or waits for a worker", 0.0

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.errors import UserError
-from bertvision.files import write_text
+from bertvision.files import claim, release, write_text
 from bertvision.states.write import Note
-from bertvision.train.cells import Cells
+from bertvision.train.cells import Cells, last_stage
 from bertvision.train.progress import Journal
+from bertvision.train.run_dir import RunDir
+from bertvision.train.search import Outcomes, Round, Search
+from bertvision.train.stored import runtime_of
 from bertvision.train.tap import Tap
 from bertvision.train.workers import PATIENCE, Died, Piece, View, fill
 
@@ -131,6 +134,7 @@ class RayTasks:
     def stop(self) -> None:
         for handle in self.running:
             self.ray.cancel(handle, force=True)
+        self.running.clear()
         self.ray.shutdown()
         self.place.probe.unlink(missing_ok=True)
 
@@ -228,3 +232,66 @@ def tap_on_ray(source: Tap, what: dict[str, Any], how: dict[str, Any]) -> dict[s
 
     found = source.write(elsewhere)
     return found | ({"workers": facts} if facts else {})
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPart:
+    """Every `world`-th trial of a round of a search, from `rank` on. search: the arguments of `Search`, by name."""
+
+    round: str
+    rank: int
+    world: int
+    search: tuple[tuple[str, int], ...]
+
+    @property
+    def id(self) -> str:
+        return f"{self.round}/{self.rank}-of-{self.world}"
+
+
+def do_search(place: Place, piece: Any) -> Any:
+    """The tuning that a search begins with, or a part of a round: its outcomes."""
+    from bertvision.train.study import Study
+
+    if not isinstance(piece, RoundPart):
+        return do_cell(place, piece)
+    run = Path(place.run)
+    study = Study(RunDir.open(run).recipe(), run, quiet=True, cell=piece.id)
+    search = Search(study, **dict(piece.search))
+    own = search.directory / f"{piece.round}.parts" / f"{piece.rank}-of-{piece.world}"
+    claim(own, patience=PATIENCE)
+    try:
+        return search.part(piece.round, piece.rank, piece.world)
+    finally:
+        release(own)
+
+
+def search_on_ray(search: Search, how: dict[str, Any]) -> list[dict[str, Any]]:
+    """A search whose tuning, and whose rounds in parts, are tasks of Ray. how: the arguments of `RayTasks`."""
+    study, cells, asked = search.study, Cells(search.study), {"trials": search.wanted, "size": search.size}
+    with cells.shared():
+        pool = RayTasks(study.directory, do_search, study.journal, **how)
+
+    def do_round(found: Round) -> Outcomes:
+        begun = [int(one.name.rpartition("-")[2]) for one in found.parts.glob("*-of-*")]
+        world = begun[0] if begun else max(1, min(pool.slots, len(found.trials)))  # a killed round stays as it began
+        parts = [RoundPart(found.path.stem, rank, world, tuple(asked.items())) for rank in range(world)]
+        outcomes: Outcomes = {}
+        view = View(study.journal, f"parts of {found.name}", world, world, stage)
+        fill(parts, pool, view, done=lambda part, got: outcomes.update(got), ends=False)
+        found.take(outcomes)
+        return outcomes
+
+    def stage(part: Piece) -> tuple[str, float]:
+        return last_stage(RunDir(study.directory, study.recipe, part.id).log_file)
+
+    try:
+        with cells.shared():
+            tuning = [cell for cell in cells.all[:1] if not cells.is_done(cell)]
+            fill(tuning, pool, View(study.journal, "cells", 1, len(tuning), cells.stage), ends=False)
+        study.runtime = runtime_of(study.run_dir, "cpu")  # only the workers may have a device
+        rows = search.run(do_round)
+        study.run_dir.add_facts(cells=pool.facts)
+        study.run_dir.gather()
+        return rows
+    finally:
+        pool.stop()

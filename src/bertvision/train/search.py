@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,7 @@ from bertvision.train.study import Study
 from bertvision.train.trials import State, Trial, Trials
 
 STATES = "states"  # of all rounds, where they are stored; removed in the end
+Outcomes = dict[str, dict[str, Any]]  # by name of a trial, what `Trials.add` takes: state, score, losses, about
 
 
 class Search:
@@ -49,8 +50,6 @@ class Search:
             raise UserError("heads: there are none to vary; add [[heads]] with a kind to the recipe")
         if self.recipe.bank.feed == "along":
             raise UserError('bank.feed: a search trains its heads on a finished checkpoint; set it to "after"')
-        if study.runtime.world > 1:
-            raise UserError("search: runs in one process; start it without torchrun")
         self._feeds: dict[str, Feeds] = {}
 
     @property
@@ -63,9 +62,12 @@ class Search:
         """The recipe with the best heads."""
         return self.directory / "best.toml"
 
-    def run(self) -> list[dict[str, Any]]:
-        """All trials that are not done yet; the rows of trials.json."""
-        self.study.begin()
+    def run(self, elsewhere: "Callable[[Round], Outcomes] | None" = None) -> list[dict[str, Any]]:
+        """All trials that are not done yet; the rows of trials.json. elsewhere: has other processes do a round; the
+        checkpoint is there then."""
+        if self.study.runtime.world > 1:
+            raise UserError("search: runs in one process; start it without torchrun")
+        self.study.begin(elsewhere is not None)
         self._settle()
         self._plan()
         self.study.tune(self.seed)
@@ -73,10 +75,10 @@ class Search:
         while (found := self._round(number, first)).trials:
             first = found.trials[-1].number + 1
             if found.trials[-1].number >= len(self.trials):
-                self._train(found)
-                self._score(found)
+                self._note(found, elsewhere(found) if elsewhere else self._do(found, found.trials))
                 self._write()
             found.bank.unlink(missing_ok=True)
+            remove(found.parts)
             self._job(found).clear()
             number += 1
         remove(self.directory / STATES)
@@ -98,8 +100,23 @@ class Search:
             found.write()
         return found
 
-    def _train(self, found: "Round") -> None:
-        """Trains the heads of a round as one bank, unless that is done."""
+    def part(self, name: str, rank: int, world: int) -> Outcomes:
+        """Does every `world`-th trial of a round that another process has begun, in a directory of its own."""
+        begun, journal = self.directory / f"{name}.json", self.directory / "optuna.jsonl"
+        self.directory = Round.read(begun).parts / f"{rank}-of-{world}"
+        for file in (begun, journal):
+            if not (self.directory / file.name).exists():
+                write_text(self.directory / file.name, file.read_text(encoding="utf-8"))
+        found = Round.read(self.directory / begun.name)
+        return self._do(found, found.trials[rank::world])
+
+    def _do(self, found: "Round", trials: Sequence[Trial]) -> Outcomes:
+        """Trains and scores some trials of a round."""
+        self._train(found, [trial.name for trial in trials])
+        return self._score(found, trials)
+
+    def _train(self, found: "Round", names: Sequence[str]) -> None:
+        """Trains these heads of a round's bank, unless that is done."""
         if found.bank.exists():
             return
         data = self.study.data
@@ -118,27 +135,27 @@ class Search:
             return {name: found.pruned[name] for name in behind}
 
         job = dataclasses.replace(self._job(found), identity=_digest(self.study.identity, heads.entries))
-        train_bank(heads, feeds, self.task, data["train"], job, tune=data["tune"], prune=prune)
+        train_bank(heads, feeds, self.task, data, job, prune=prune, only=names)
 
     def _job(self, found: "Round") -> Job:
         seconds, name = self.recipe.snapshot_seconds, found.name if found.trials else ""
         return Job(self.directory, found.path.stem, self.seed, self.study.identity, seconds, self.journal, name)
 
-    def _score(self, found: "Round") -> None:
-        """Scores what was trained to its end, in one pass over tune, and takes note of every trial of the round."""
+    def _score(self, found: "Round", trials: Sequence[Trial]) -> Outcomes:
+        """Scores those of the trials that were trained to their end, in one pass over tune."""
         bank, notes = HeadBank.load(found.bank)
         dropped = dict(notes["stopped"])
-        ended = {name: head for name, head in bank.items() if name not in dropped and name not in found.pruned}
+        ended = [one.name for one in trials if one.name not in dropped and one.name not in found.pruned]
         tune = self.study.data["tune"]
-        heads = {Member(name, self.seed, self.epoch): head for name, head in ended.items()}
+        heads = {Member(name, self.seed, self.epoch): bank[name] for name in ended}
         setting = Setting(self.task, self.recipe.evaluate, self.journal)
         singles, passed = [*map(Ensemble.of, heads)], Pass({}, {})
         if heads:
             passed = predict(self.backbone, heads, singles, tune, setting, stage=f"scoring {found.name} on tune")
         dropped |= {one.head: why for one, why in passed.dropped.items()}
         predicted = {one.name: predictions for one, predictions in passed.predictions.items()}
-        for trial in found.trials[len(self.trials) - found.trials[0].number :]:  # a kill may have come among them
-            name = trial.name
+        outcomes: Outcomes = {}
+        for name in (trial.name for trial in trials):
             about: dict[str, Any] = {
                 "why": dropped.get(name) or found.pruned.get(name, ""),
                 "parameters": bank[name].parameter_count(),
@@ -149,8 +166,15 @@ class Search:
                 about["threshold"] = self.task.choose(predicted[name], tune)
                 score = float(self.task.scores(predicted[name], tune, about["threshold"])[self.metric])
             state: State = "dropped" if name in dropped else "pruned" if name in found.pruned else "complete"
-            self.trials.add(trial, state, score, found.losses_of(name), about)
-            self.journal.log("trial", trial=trial.number, state=state, **{f"tune_{self.metric}": score})
+            outcomes[name] = {"state": state, "score": score, "losses": found.losses_of(name), "about": about}
+        return outcomes
+
+    def _note(self, found: "Round", outcomes: Outcomes) -> None:
+        """Takes note of every trial of a round."""
+        for trial in found.trials[len(self.trials) - found.trials[0].number :]:  # a kill may have come among them
+            one = outcomes[trial.name]
+            self.trials.add(trial, one["state"], one["score"], one["losses"], one["about"])
+            self.journal.log("trial", trial=trial.number, state=one["state"], **{f"tune_{self.metric}": one["score"]})
 
     def _write(self) -> None:
         """trials.json, and best.toml once a trial is complete."""
@@ -229,6 +253,15 @@ class Round:
             trials = [Trial(**trial) for trial in found["trials"]]
             return cls(path, trials, {int(step): losses for step, losses in found["losses"].items()}, found["pruned"])
 
+    def take(self, outcomes: Outcomes) -> None:
+        """Notes losses and pruned trials of a round that others have done."""
+        for name, one in outcomes.items():
+            for step, loss in one["losses"].items():
+                self.losses.setdefault(step, {})[name] = loss
+            if one["state"] == "pruned":
+                self.pruned[name] = one["about"]["why"]
+        self.write()
+
     def write(self) -> None:
         trials = [dataclasses.asdict(trial) for trial in self.trials]
         write_json(self.path, {"trials": trials, "losses": self.losses, "pruned": self.pruned}, durable=True)
@@ -240,6 +273,11 @@ class Round:
     @property
     def bank(self) -> Path:
         return self.path.with_suffix(".safetensors")
+
+    @property
+    def parts(self) -> Path:
+        """Where processes that share the round work."""
+        return self.path.with_suffix(".parts")
 
     def losses_of(self, name: str, until: float = math.inf) -> dict[int, float]:
         """{step: loss on tune} of a trial, up to a step."""

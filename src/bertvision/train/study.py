@@ -112,15 +112,15 @@ class Study:
         """Tokens of one pass over each set."""
         return {split: int(data.windows.lengths.sum()) for split, data in self.data.items()}
 
-    def begin(self) -> None:
-        """Claims the directory for this recipe; a directory with another recipe is refused."""
+    def begin(self, elsewhere: bool = False) -> None:
+        """Claims the directory for this recipe; one with another recipe is refused. elsewhere: others will compute."""
         if self.runtime.is_main:
             self.refuse_other()
             claim(self.directory)
             self.run_dir.gather()
             self.run_dir.write_recipe(self.recipe)
             self.run_dir.start(self.finished)
-            if not self.finished:  # else nothing is computed, wherever this is
+            if not self.finished and not elsewhere:  # else nothing is computed here
                 note_runtime(self.run_dir, self.runtime, self.journal)
         self.runtime.wait()
 
@@ -173,7 +173,7 @@ class Study:
         bank = self._new_bank(backbone, seed)
         feeds = bank_feeds(bank, backbone, self.recipe.bank, job, tapped=self.run_dir.states)
         path_at = partial(self.run_dir.bank, seed, epoch)
-        train_bank(bank, feeds, self.task, self.data["train"], job, tune=self.data["tune"], path_at=path_at)
+        train_bank(bank, feeds, self.task, self.data, job, path_at=path_at)
         note_peak(self.run_dir, self.runtime)
         return path
 

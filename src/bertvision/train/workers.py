@@ -69,8 +69,10 @@ def fill(
     view: "View",
     ready: Callable[[Any], bool] = lambda piece: True,
     done: Callable[[Any, Any], None] = lambda piece, found: None,
+    ends: bool = True,
 ) -> None:
     """Does all pieces, each as soon as it is ready and a worker is free. done: called with each and what came of it.
+    ends: whether the pool is stopped with it.
 
     A worker that dies is replaced; an error of a piece ends everything.
     """
@@ -95,7 +97,8 @@ def fill(
                         waiting.insert(0, piece)
                 view.look(list(running.values()))
         finally:
-            pool.stop()
+            if ends:
+                pool.stop()
 
 
 def run_on(cells: Cells, on: str, **how: Any) -> None:
