@@ -34,6 +34,7 @@ from bertvision.train.progress import (
 )
 from bertvision.train.run_dir import Cell, RunDir
 from bertvision.train.scoring import Loaded, Pass, Setting, check_names, load_members, predict, report_rows
+from bertvision.train.solve import solve_bank
 from bertvision.train.stored import Stored, note_dropped, note_peak, note_runtime, runtime_of, task_of, tuning_of
 
 # May change without invalidating what is done.
@@ -173,8 +174,11 @@ class Study:
             )
         backbone, job = self.tuned(seed, epoch), dataclasses.replace(job, identity=self.identity)
         bank = self._new_bank(backbone, seed)
-        feeds = bank_feeds(bank, backbone, self.recipe.bank, job, tapped=self.run_dir.states)
-        train_bank(bank, feeds, self.task, self.data["train"], job, tune=self.data["tune"])
+        if self.recipe.bank.solve:
+            solve_bank(bank, backbone, self.task, self.data, job)
+        else:
+            feeds = bank_feeds(bank, backbone, self.recipe.bank, job, tapped=self.run_dir.states)
+            train_bank(bank, feeds, self.task, self.data["train"], job, tune=self.data["tune"])
         note_peak(self.run_dir, self.runtime)
         return path
 
@@ -288,6 +292,8 @@ class Study:
         for key in ("also", "broken", *([] if self.recipe.data.metric else ["metric"])):
             plain["data"].pop(key)
         plain["bank"].pop("at")
+        if not self.recipe.bank.solve:
+            plain["bank"].pop("solve")
         del plain["runtime"]
         plain |= {"runtime": own} if (own := self.runtime.identity) else {}
         if not self.recipe.finetune.biases:
