@@ -155,14 +155,19 @@ def by_trainer(work: Work) -> NDArray[Any]:
 def by_setfit(work: Work) -> NDArray[Any]:
     """Its own defaults but for the number of steps, found as for the Trainer."""
     from datasets import Dataset
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
     from setfit import SetFitModel, Trainer, TrainingArguments
+    from sklearn.linear_model import LogisticRegression
 
     if not work.labels or len(work.train[0].texts) > 1:
         raise ValueError("SetFit labels single texts")
     columns = {"text": [one.texts[0] for one in work.train], "label": work.gold(work.train).astype(int).tolist()}
 
     def train(steps: int, directory: str) -> tuple[Any, float]:
-        model = SetFitModel.from_pretrained(str(find_encoder(work.encoder)))
+        encoder = Transformer(str(find_encoder(work.encoder)))
+        body = SentenceTransformer(modules=[encoder, Pooling(encoder.get_embedding_dimension()), Normalize()])
+        model = SetFitModel(model_body=body, model_head=LogisticRegression())
         plan = TrainingArguments(output_dir=directory, max_steps=steps, seed=work.seed, save_strategy="no")
         began = time.perf_counter()
         Trainer(model, args=plan, train_dataset=Dataset.from_dict(columns)).train()
@@ -173,7 +178,7 @@ def by_setfit(work: Work) -> NDArray[Any]:
         left = 60 * work.minutes - seconds
         pairs = len(work.train) ** 2 // 16  # steps of one epoch, about
         model, _ = train(int(max(5, min(pairs, 0.9 * left / (seconds / 5)))), directory)
-        return np.array(model.predict([one.texts[0] for one in work.test]))
+        return np.array([int(label) for label in model.predict([one.texts[0] for one in work.test])])
 
 
 WAYS = {"fit": by_fit, "regression": by_regression, "trainer": by_trainer, "setfit": by_setfit}
