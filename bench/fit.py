@@ -168,7 +168,9 @@ def by_setfit(work: Work) -> NDArray[Any]:
         encoder = Transformer(str(find_encoder(work.encoder)))
         body = SentenceTransformer(modules=[encoder, Pooling(encoder.get_embedding_dimension()), Normalize()])
         model = SetFitModel(model_body=body, model_head=LogisticRegression())
-        plan = TrainingArguments(output_dir=directory, max_steps=steps, seed=work.seed, save_strategy="no")
+        plan = TrainingArguments(
+            output_dir=directory, max_steps=steps, seed=work.seed, save_strategy="no", report_to="none"
+        )
         began = time.perf_counter()
         Trainer(model, args=plan, train_dataset=Dataset.from_dict(columns)).train()
         return model, time.perf_counter() - began
