@@ -1,10 +1,14 @@
 """`fit` beside what people would use: logistic regression on embeddings, a plain `Trainer`, SetFit if it is installed.
 
-python bench/fit.py --task SST-2 --per-class 512 --minutes 3 [--ways fit,regression,trainer,setfit] [--json FILE]
+python bench/fit.py --json fit.jsonl                     # all cases; those in the file already are not run again
+python bench/fit.py --json fit.jsonl --task SST-2        # a piece of it; also --per-class 64, --minutes 5, --ways fit
+python bench/fit.py --quick                              # whether everything runs: half a minute each, 100 examples
+python bench/fit.py --json fit.jsonl --ways ""           # runs nothing, prints the table of what is there
 
 Same encoder, same examples, same minutes, one after the other; each way is scored on the official development set,
 with the 95 % interval of a bootstrap over its examples. Of a regression task twice `--per-class` examples are drawn;
-0 = all. The files of GLUE are those in BERTVISION_DATA/glue.
+0 = all. fit sets a part of its examples aside to choose on; the others learn from all of them. The files of GLUE are
+those in BERTVISION_DATA/glue. `cpu` is processor time: on a busy machine minutes are less than they seem.
 """
 
 import argparse
@@ -33,17 +37,19 @@ from bertvision.recipe import DataRecipe
 
 LONGEST = 128  # tokens of a text
 EPOCHS = 20  # most that a Trainer makes
+CASES = {"SST-2": (8, 64, 512, 0), "MRPC": (0,), "CoLA": (0,), "QNLI": (0,), "STS-B": (0,)}  # examples per class
+MINUTES = (1.0, 5.0, 15.0)
 
 
 class Work:
-    """Examples to learn from and to be scored on. labels: none for scores."""
+    """Examples to learn from and to be scored on, at most `most` of the latter. labels: none for scores."""
 
-    def __init__(self, task: str, per_class: int, encoder: str, minutes: float, seed: int) -> None:
-        self.task, self.encoder, self.minutes, self.seed = task, encoder, minutes, seed
+    def __init__(self, task: str, per_class: int, minutes: float, seed: int, most: int = 0) -> None:
+        self.task, self.encoder, self.minutes, self.seed = task, "minilm", minutes, seed
         self.labels, self.metric = GLUE[task].labels, GLUE[task].metrics[-1]
         data = DataRecipe(glue=str(Path(os.environ.get("BERTVISION_DATA", "data")) / "glue"))
         whole = read_examples(f"glue:{task}/train", data).examples
-        self.test = read_examples(f"glue:{task}/dev", data).examples
+        self.test = read_examples(f"glue:{task}/dev", data).examples[: most or None]
         order = np.random.default_rng(seed).permutation(len(whole))
         drawn = [whole[place] for place in order]
         groups = [[one for one in drawn if one.target == label] for label in self.labels] or [drawn, []]
@@ -71,11 +77,13 @@ class Work:
 def by_fit(work: Work) -> NDArray[Any]:
     columns = [f"text{place}" for place in range(len(work.train[0].texts))]
     with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "train.jsonl"
-        rows = [{**dict(zip(columns, one.texts)), "label": one.target} for one in work.train]
-        path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-        options = {"minutes": work.minutes, "encoder": work.encoder, "seed": work.seed, "out": Path(directory) / "run"}
-        reader = fit(path, text=columns, label="label", **options).reader()
+        paths = {name: Path(directory) / f"{name}.jsonl" for name in ("train", "test")}
+        for name, examples in (("train", work.train), ("test", work.test)):
+            rows = [{**dict(zip(columns, one.texts)), "label": one.target} for one in examples]
+            paths[name].write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+        options: dict[str, Any] = {"minutes": work.minutes, "encoder": work.encoder, "seed": work.seed}
+        options |= {"test": str(paths["test"]), "out": Path(directory) / "run"}  # test: reported on, never chosen on
+        reader = fit(paths["train"], text=columns, label="label", **options).reader()
         texts = [[one.texts[place] for one in work.test] for place in range(len(columns))]
         if not work.labels:
             return np.array(reader.similarity(*texts))
@@ -145,45 +153,102 @@ def by_trainer(work: Work) -> NDArray[Any]:
 
 
 def by_setfit(work: Work) -> NDArray[Any]:
+    """Its own defaults but for the number of steps, found as for the Trainer."""
     from datasets import Dataset
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
     from setfit import SetFitModel, Trainer, TrainingArguments
+    from sklearn.linear_model import LogisticRegression
 
     if not work.labels or len(work.train[0].texts) > 1:
         raise ValueError("SetFit labels single texts")
     columns = {"text": [one.texts[0] for one in work.train], "label": work.gold(work.train).astype(int).tolist()}
-    model = SetFitModel.from_pretrained(str(find_encoder(work.encoder)))
-    Trainer(model, args=TrainingArguments(num_epochs=1), train_dataset=Dataset.from_dict(columns)).train()
-    return np.array(model.predict([one.texts[0] for one in work.test]))
+
+    def train(steps: int, directory: str) -> tuple[Any, float]:
+        encoder = Transformer(str(find_encoder(work.encoder)))
+        body = SentenceTransformer(modules=[encoder, Pooling(encoder.get_embedding_dimension()), Normalize()])
+        model = SetFitModel(model_body=body, model_head=LogisticRegression())
+        plan = TrainingArguments(
+            output_dir=directory, max_steps=steps, seed=work.seed, save_strategy="no", report_to="none"
+        )
+        began = time.perf_counter()
+        Trainer(model, args=plan, train_dataset=Dataset.from_dict(columns)).train()
+        return model, time.perf_counter() - began
+
+    with tempfile.TemporaryDirectory() as directory:
+        _, seconds = train(5, directory)
+        left = 60 * work.minutes - seconds
+        pairs = len(work.train) ** 2 // 16  # steps of one epoch, about
+        model, _ = train(int(max(5, min(pairs, 0.9 * left / (seconds / 5)))), directory)
+        return np.array([int(label) for label in model.predict([one.texts[0] for one in work.test])])
 
 
 WAYS = {"fit": by_fit, "regression": by_regression, "trainer": by_trainer, "setfit": by_setfit}
+KEY = ("task", "per_class", "minutes", "seed", "way")
+
+
+def measure(work: Work, way: str) -> dict[str, Any]:
+    """Score, interval and cost of one way, or why it was not run."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    try:
+        value, low, high = work.score(WAYS[way](work))
+    except (ImportError, ValueError) as error:
+        return {"why": str(error)}
+    spent = {"seconds": round(time.perf_counter() - wall, 1), "cpu": round(time.process_time() - cpu, 1)}
+    return {"metric": work.metric, "value": value, "low": low, "high": high, **spent}
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """A line for each case, and the mean rank of every way over the cases that all of `ways` have."""
+    cases: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        cases.setdefault(tuple(row[key] for key in KEY[:-1]), {})[row["way"]] = row
+    ways = [way for way in WAYS if any("value" in case.get(way, {}) for case in cases.values())]
+    lines = ["| task | per class | minutes | " + " | ".join(ways) + " |", "|---|---|---|" + "---|" * len(ways)]
+    ranks: dict[str, list[int]] = {way: [] for way in ways}
+    for (task, per_class, minutes, _), case in cases.items():
+        done = {way: case[way]["value"] for way in ways if "value" in case.get(way, {})}
+        for way, value in done.items():
+            ranks[way].append(1 + sum(other > value for other in done.values()))
+        cells = [
+            f"{v['value']:.1f} ({v['low']:.1f} to {v['high']:.1f})" if w in done else "–"
+            for w in ways
+            if (v := case.get(w, {})) is not None
+        ]
+        lines.append(f"| {task} | {per_class or 'all'} | {minutes:g} | " + " | ".join(cells) + " |")
+    means = [f"{np.mean(ranks[way]):.2f}" for way in ways]
+    return "\n".join([*lines, "| mean rank | | | " + " | ".join(means) + " |"])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", default="SST-2", choices=GLUE)
-    parser.add_argument("--per-class", type=int, default=512)
-    parser.add_argument("--minutes", type=float, default=3.0)
-    parser.add_argument("--encoder", default="minilm")
+    parser.add_argument("--task", choices=CASES, help="of all tasks this one")
+    parser.add_argument("--per-class", type=int, help="of its sizes this one")
+    parser.add_argument("--minutes", type=float, help="instead of 1, 5 and 15")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--ways", default="fit,regression,trainer,setfit")
-    parser.add_argument("--json", type=Path, help="append a line for each way to this file")
+    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", type=Path, help="a line for each result; results that it has are not measured again")
     asked = parser.parse_args()
-    work = Work(asked.task, asked.per_class, asked.encoder, asked.minutes, asked.seed)
-    for way in asked.ways.split(","):
-        began = time.perf_counter()
-        try:
-            value, low, high = work.score(WAYS[way](work))
-        except (ImportError, ValueError) as error:
-            print(f"{way}: not run ({error})")
-            continue
-        seconds = time.perf_counter() - began
-        print(f"{asked.task} {way}: {work.metric} {value:.2f} ({low:.2f} to {high:.2f}), {seconds:.0f} s", flush=True)
-        if asked.json:
-            row = {"task": asked.task, "per_class": asked.per_class, "minutes": asked.minutes, "seed": asked.seed}
-            row |= {"way": way, "metric": work.metric, "value": value, "low": low, "high": high, "seconds": seconds}
-            with asked.json.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+    rows = (
+        [json.loads(line) for line in asked.json.read_text("utf-8").splitlines()]
+        if asked.json and asked.json.is_file()
+        else []
+    )
+    known = {tuple(row[key] for key in KEY) for row in rows}
+    tasks = [asked.task] if asked.task else ["SST-2", "STS-B"] if asked.quick else list(CASES)
+    minutes = [asked.minutes] if asked.minutes else [0.5] if asked.quick else MINUTES
+    for task in tasks:
+        sizes = [asked.per_class] if asked.per_class is not None else [16] if asked.quick else CASES[task]
+        for case in [(task, size, limit, asked.seed) for size in sizes for limit in minutes]:
+            for way in [way for way in asked.ways.split(",") if way and (*case, way) not in known]:
+                found = measure(Work(*case, most=100 if asked.quick else 0), way)
+                rows.append(dict(zip(KEY, (*case, way))) | found)
+                print(json.dumps(rows[-1]), flush=True)
+                if asked.json:
+                    with asked.json.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps(rows[-1]) + "\n")
+    print(table(rows))
 
 
 if __name__ == "__main__":

@@ -163,6 +163,9 @@ class BankRecipe(Training):
     """Epochs of the heads' training after which they are scored too, beside the end (not with `feed = "along"`)."""
     fractions: tuple[Annotated[float, Interval(ge=0.001, le=1)], ...] = (1.0,)
     """Shares of the training set: every head is trained once per share, all in the same passes."""
+    solve: bool = False
+    """Heads that are one linear map of the reduced states (`last`, `probe`, `pool weights = "mean"`) are not trained in
+    steps: L-BFGS finds the least loss with a penalty on the weights, chosen on tune. For labels and scores."""
 
 
 @dataclass(frozen=True)
@@ -309,6 +312,9 @@ def _contradictions(recipe: Recipe) -> Iterable[tuple[str, str]]:
             yield "bank.checkpoints", 'feed = "along" keeps heads at finetune.checkpoints; give none here'
         if bank.states == "stored":
             yield "bank.states", 'feed = "along" reads no store; give "auto"'
+    along = bank.feed == "along" or bank.checkpoints or bank.fractions != (1.0,)
+    if bank.solve and (along or recipe.task not in ("labels", "score")):
+        yield "bank.solve", 'is for labels and scores, and feed = "after" without checkpoints and fractions; give false'
 
 
 def _check_heads(recipe: Recipe, where: str) -> None:
@@ -337,6 +343,11 @@ def reached(epochs: float, checkpoints: Iterable[float]) -> list[float]:
     """The epochs at which tuning leaves checkpoints: those asked for before its end, and the end."""
     found = {epoch for epoch in checkpoints if epoch < epochs} | {epochs}
     return sorted({float(f"{epoch:g}") for epoch in found})  # as in file names: 0.1 + 0.2 is 0.3
+
+
+def has_readout(recipe: Recipe, epoch: float) -> bool:
+    """Whether the head of the backbone has learnt anything by then: here, or in the run that tuning starts from."""
+    return epoch > 0 or bool(recipe.finetune.start)
 
 
 def has_heads(recipe: Recipe, epoch: float) -> bool:

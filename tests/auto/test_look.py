@@ -147,12 +147,45 @@ def test_notes_on_balance_and_on_texts_that_say_their_label(tmp_path):
         (reviews(1) * 50, "every label in 'stars' is 'good'"),
         (reviews(2) * 50, "has 2 usable examples"),
         ([(text, "good") for text, _ in reviews(40)], "every label in 'stars' is 'good'"),
+        ([("the old city was great", "good")] * 40, "every label in 'stars' is 'good'"),
         ([], "has no rows"),
     ],
 )
 def test_too_little_is_an_error_of_one_line(tmp_path, rows, words):
     with pytest.raises(UserError, match=words):
         look({"train": csv(tmp_path / "a.csv", rows)})
+
+
+def test_one_class_under_a_name_of_ones_own_is_said_so(tmp_path):
+    rows = [(text, "yes") for text, _ in reviews(40)]
+    with pytest.raises(UserError, match="every label in 'liked' is 'yes'; a classifier needs at least two"):
+        look({"train": csv(tmp_path / "a.csv", rows, heading="review,liked")})
+
+
+def test_a_table_without_column_names_is_refused(tmp_path):
+    (text, label), *rows = reviews(40)
+    with pytest.raises(UserError, match="its first line seems to be an example"):
+        look({"train": csv(tmp_path / "a.csv", rows, heading=f"{text},{label}")})
+
+
+def test_what_is_no_text_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_bytes(bytes(range(256)) * 40)
+    with pytest.raises(UserError, match="is no text"):
+        look({"train": str(tmp_path / "a.csv")})
+    (tmp_path / "a.json").write_text(json.dumps([{"review": "the old city", "stars": 1}]))
+    with pytest.raises(UserError, match=r"a table of rows belongs into a \.jsonl file"):
+        look({"train": str(tmp_path / "a.json")})
+
+
+def test_a_test_file_that_holds_all_of_train_is_an_error_that_says_so(tmp_path):
+    path = csv(tmp_path / "a.csv", reviews(40))
+    with pytest.raises(UserError, match="all 40 examples are in tune or test"):
+        look({"train": path, "test": path})
+
+
+def test_a_label_too_rare_to_be_tested_is_noted(tmp_path):
+    found = look({"train": csv(tmp_path / "a.csv", [*reviews(40), ("a new war", "odd")])})
+    assert any("rare labels, which tune or test do not have: odd" in note for note in found.notes)
 
 
 def test_a_missing_column_or_file_is_an_error(tmp_path):
@@ -172,8 +205,21 @@ def test_a_huge_file_is_not_read_whole(tmp_path, monkeypatch):
     assert 80 < sum(found.sizes.values()) < 140
     assert any("the first" in note for note in found.notes)
     (tmp_path / "q.json").write_text(json.dumps({"data": articles(60)}))
-    with pytest.raises(UserError, match="more than the"):
+    with pytest.raises(UserError, match=r"^\S+q\.json: has 0 MB, more than the"):
         look({"train": str(tmp_path / "q.json")})
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl"])
+def test_of_very_many_rows_the_first_are_read(tmp_path, monkeypatch, name):
+    if name == "a.jsonl":
+        rows = [json.dumps({"review": text, "stars": label}) for text, label in reviews(400)]
+        (tmp_path / name).write_text("\n".join(rows))
+    else:
+        csv(tmp_path / name, reviews(400), heading="review,stars", mark="\t" if name == "a.tsv" else ",")
+    monkeypatch.setattr(decoding, "ROWS", 100)
+    found = look({"train": str(tmp_path / name)})
+    assert sum(found.sizes.values()) == 100
+    assert any("the first 100 rows are read" in note for note in found.notes)
 
 
 @pytest.mark.parametrize("by_article", [True, False])

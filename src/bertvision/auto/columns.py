@@ -36,6 +36,9 @@ def choose_columns(path: Path, rows: Rows, text: Sequence[str], label: str, note
     if label in text:
         raise UserError(f"--label {label}: is the text too; name another column")
     values = sorted({cell for cell in columns[label] if cell})
+    if label in values:
+        way_out = "put a line with column names above it"
+        raise UserError(f"{path}: its first line seems to be an example, for {label!r} is a label; {way_out}")
     numeric = bool(values) and all(math.isfinite(number(value)) for value in values)
     many = len(values) > CLASSES
     if many and not numeric and len(values) > max(20, len(rows) // 3):
@@ -67,6 +70,8 @@ def _label(path: Path, columns: dict[str, list[str]]) -> str:
         return known
     sizes = {name: len({cell for cell in cells if cell}) for name, cells in columns.items() if _words(cells) <= 3}
     fitting = {name: size for name, size in sizes.items() if 1 < size <= max(2, len(columns[name]) // 3)}
+    if not fitting and len(columns) == 2 and (same := next((name for name, size in sizes.items() if size == 1), "")):
+        return same  # one class alone, which is refused in better words
     if not fitting:
         raise UserError(f"{path}: which column is the label? name it by --label; there is: {', '.join(columns)}")
     return min(fitting, key=lambda name: fitting[name])

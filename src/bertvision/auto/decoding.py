@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from bertvision.data.tables import SUFFIXES
 from bertvision.errors import UserError
 
 LARGEST = 256 << 20  # bytes of a file that are read
+ROWS = 300_000  # of a table; no more than a third is used to learn, choose and report
 MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 Rows = list[dict[str, str]]
 
@@ -65,8 +67,13 @@ def read_rows(path: Path, notes: list[str]) -> Rows:
     text = decode(path, notes).replace("\r\n", "\n")
     if "\n" not in text.strip("\n"):
         text = text.replace("\r", "\n")
-    suffix = path.suffix.lower()
-    found = _objects(text) if suffix == ".jsonl" else _table(path, text, notes)
+    heading = text.lstrip("\n").partition("\n")[0]
+    if "\0" in heading or "\ufffd" in heading:
+        raise UserError(f"{path}: is no text; save it as a UTF-8 table with column names in its first line")
+    lines = _objects(text) if path.suffix.lower() == ".jsonl" else _table(path, text, heading, notes)
+    found = list(islice(lines, ROWS))
+    if next(lines, lines) is not lines:
+        notes.append(f"{path.name}: the first {ROWS:,} rows are read; if they are sorted, shuffle them first")
     rows = [row for row in found if row is not None]
     if broken := len(found) - len(rows):
         notes.append(f"{path.name}: {broken:,} of {len(found):,} lines are broken and left out")
@@ -75,8 +82,8 @@ def read_rows(path: Path, notes: list[str]) -> Rows:
     return rows
 
 
-def _objects(text: str) -> list[dict[str, str] | None]:
-    return [_object(line) for line in text.split("\n") if line.strip()]
+def _objects(text: str) -> Iterator[dict[str, str] | None]:
+    return (_object(line) for line in _lines(text) if line.strip())
 
 
 def _object(line: str) -> dict[str, str] | None:
@@ -95,8 +102,7 @@ def _plain(value: Any) -> str:
     return SURROGATE.sub("\ufffd", text)
 
 
-def _table(path: Path, text: str, notes: list[str]) -> list[dict[str, str] | None]:
-    heading = text.lstrip("\n").partition("\n")[0]
+def _table(path: Path, text: str, heading: str, notes: list[str]) -> Iterator[dict[str, str] | None]:
     mark = max("\t,;|", key=heading.count) if path.suffix.lower() == ".csv" else "\t"
     if mark != "," and path.suffix.lower() == ".csv" and heading.count(mark):
         notes.append(f"{path.name}: its columns are separated by {mark!r}")
@@ -105,11 +111,11 @@ def _table(path: Path, text: str, notes: list[str]) -> list[dict[str, str] | Non
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UserError(f"{path}: two columns are called {twice!r}; rename one of them")
-    return [dict(zip(names, cells)) if len(cells) == len(names) else None for cells in lines if any(cells)]
+    return (dict(zip(names, cells)) if len(cells) == len(names) else None for cells in lines if any(cells))
 
 
 def _lines(text: str) -> Iterator[str]:
-    return (line for line in text.split("\n") if line)
+    return (line.rstrip("\n") for line in io.StringIO(text, newline="\n") if line != "\n")
 
 
 def _quoted(path: Path, text: str, mark: str) -> Iterator[list[str]]:

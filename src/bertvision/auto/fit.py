@@ -16,7 +16,7 @@ from bertvision.auto.look import Looked, look
 from bertvision.errors import UserError, nearest
 from bertvision.evaluate.score import Score
 from bertvision.files import claim, read_json, write_json, write_text
-from bertvision.recipe import to_toml
+from bertvision.recipe import has_readout, to_toml
 from bertvision.serve.build import Wanted, build_reader
 from bertvision.serve.reader import Reader
 from bertvision.train.progress import Agenda, Journal, duration
@@ -194,7 +194,7 @@ class _Fit:
         if best is None or (score.tune or 0.0) > best["tune"]:
             self.facts["best"] = rung.name
             if study.task.served:
-                put_model(study.directory, self.directory / "model", score.epoch)
+                put_model(study.directory, self.directory / "model", score)
             write_text(self.directory / "recipe.toml", _again(rung, self.directory))
         taken = time.monotonic() - began
         if not self.clock.tokens:
@@ -231,15 +231,18 @@ class _Fit:
 
 
 def best_of(run: RunDir) -> Score:
-    """The score row that is best on tune, at what was chosen there."""
+    """The score row that is best on tune, at what was chosen there; none with a read-out that has learnt nothing."""
+    recipe = run.recipe()
     rows = [row for row in (*run.rows(), *run.greedy()) if row.threshold_from in ("tune", "")]
-    return max(rows, key=lambda row: row.tune or 0.0)
+    learnt = [row for row in rows if all(one.head or has_readout(recipe, one.epoch) for one in row.ensemble.members)]
+    return max(learnt, key=lambda row: row.tune or 0.0)
 
 
-def put_model(run: Path, place: Path, epoch: float) -> None:
+def put_model(run: Path, place: Path, score: Score) -> None:
     """The reader of a run at `place`: built beside it and renamed, so that what stands there is always whole."""
     new, old = (place.with_name(f".{place.name}.{os.getpid()}-{secrets.token_hex(4)}") for _ in range(2))
-    build_reader(run, new, Wanted(checkpoint=epoch))
+    names = [member.name for member in score.ensemble.members]
+    build_reader(run, new, Wanted(score.epoch, score.seed, names, score.ensemble.how))
     if place.exists():
         place.rename(old)
     new.rename(place)

@@ -24,6 +24,8 @@ BANKS: dict[str, list[dict[str, Any]]] = {
     ],
     "tokens": [{"kind": "pool"}, {"kind": "compress", "size": 64, "skip": True}],
 }
+MIDDLE = (0.67, 0.83)  # of the encoder's depth: where linear heads read, too
+LINEAR: list[dict[str, Any]] = [{"kind": "last", **MEAN}, {"kind": "pool", "weights": "mean", **MEAN}]
 FIRST = {
     "spans": 400,
     "tokens": 1000,
@@ -59,7 +61,8 @@ def ladder(found: Looked, files: Mapping[str, str], encoder: str, seed: int) -> 
     """All steps, in order. They depend on the data, the encoder and the seed alone."""
     count, per_token = found.sizes["train"], found.task in ("spans", "tokens")
     base = _base(found, files, encoder or START[found.task], seed)
-    rungs = [_rung("frozen", base, _frozen(min(count, FIRST[found.task]), per_token), count)]
+    layers = _shape(encoder or START[found.task])[0]
+    rungs = [_rung("frozen", base, _frozen(min(count, FIRST[found.task]), per_token, layers), count)]
     tunings = _tunings(count)
     for limit, epochs in tunings:
         rungs.append(_rung("tuned", base, _tuned(base, limit, epochs), count))
@@ -89,7 +92,8 @@ def _tunings(count: int) -> list[tuple[int, float]]:
 def _base(found: Looked, files: Mapping[str, str], encoder: str, seed: int) -> dict[str, Any]:
     """What all steps share."""
     per_token = found.task in ("spans", "tokens")
-    tuning: dict[str, Any] = {"learning_rate": _rate(encoder), "head_learning_rate": 1e-3, "batch_size": 16}
+    rate = float(f"{1e-4 * min(4.0, 384 / _shape(encoder)[1]):.2g}")  # 1e-4 for a width of 384, less for wider ones
+    tuning: dict[str, Any] = {"learning_rate": rate, "head_learning_rate": 1e-3, "batch_size": 16}
     tuning["head"] = {"kind": "last"} if per_token else {"kind": "last", **MEAN}
     if encoder == "pocket":
         if found.task != "spans":
@@ -107,23 +111,24 @@ def _base(found: Looked, files: Mapping[str, str], encoder: str, seed: int) -> d
     }
 
 
-def _rate(encoder: str) -> float:
-    """A learning rate that fits the width of the encoder: 1e-4 for 384, less for wider ones."""
+def _shape(encoder: str) -> tuple[int, int]:
+    """Layers and width of an encoder; of one of the hub they may not be known: 0 and 768."""
     from bertvision.heads.catalog import encoder_counts
 
+    known = {"minilm": (7, 384), "marco": (13, 384), "pocket": (13, 384)}
     try:
-        width = 384 if encoder in ("pocket", "marco", "minilm") else encoder_counts(encoder)[1]
-    except UserError:  # one of the hub, of unknown width
-        width = 768
-    return float(f"{1e-4 * min(4.0, 384 / width):.2g}")
+        return known.get(encoder) or encoder_counts(encoder)[:2]
+    except UserError:
+        return 0, 768
 
 
-def _frozen(limit: int, per_token: bool) -> dict[str, Any]:
-    """The encoder as it is; heads learn from a store, those of texts until they are no better on tune."""
-    epochs = float(min(40, max(10, 20_000 // limit)) if not per_token else 10)
-    bank: dict[str, Any] = {"states": "stored", "epochs": epochs, "learning_rate": 2e-3}
-    bank |= {"batch_size": 8} if per_token else {"batch_size": 32, "patience": 8, "checks": 2}
-    return {"data": {"limit": limit}, "finetune": {"epochs": 0}, "bank": bank}
+def _frozen(limit: int, per_token: bool, layers: int) -> dict[str, Any]:
+    """The encoder as it is. For texts linear heads are solved, which takes one pass; others learn from a store."""
+    found: dict[str, Any] = {"data": {"limit": limit}, "finetune": {"epochs": 0}}
+    if per_token:
+        return found | {"bank": {"states": "stored", "epochs": 10.0, "learning_rate": 2e-3, "batch_size": 8}}
+    depths = [{"kind": "probe", "layer": round(share * (layers - 1)), **MEAN} for share in MIDDLE if layers]
+    return found | {"bank": {"solve": True}, "heads": LINEAR + depths}
 
 
 def _tuned(base: Mapping[str, Any], limit: int, epochs: float) -> dict[str, Any]:

@@ -108,6 +108,10 @@ def _look_at_table(paths: dict[str, Path], text: Sequence[str], label: str, seed
         if (share := max(counts.values()) / counts.total()) > UNBALANCED:
             data["metric"] = "matthews"
             notes.append(f"{share:.0%} are {counts.most_common(1)[0][0]!r}: chosen by Matthews' correlation instead")
+        held = [{item.target for item in sets[name]} for name in ("tune", "test")]
+        rare = [str(name) for name in counts if any(name not in seen for seen in held)]
+        if rare:
+            notes.append(f"rare labels, which tune or test do not have: {', '.join(rare[:12])}")
         _note_leakage(sets["train"], notes)
     return Looked(chosen.task, data, sets, notes)
 
@@ -147,6 +151,8 @@ def _part(sets: dict[str, list[Item]], notes: list[str]) -> None:
         seen = {_key(item) for other in others for item in sets.get(other, ())}
         if name in sets and seen:
             kept = [item for item in sets[name] if _key(item) not in seen]
+            if not kept and sets[name]:
+                raise UserError(f"{name}: all {len(sets[name])} examples are in {' or '.join(others)} too; give others")
             _note_fewer(notes, sets[name], kept, f"a leak: examples of {name} that are in {' or '.join(others)} too")
             sets[name] = kept
 
@@ -248,12 +254,14 @@ def _look_at_questions(paths: dict[str, Path], seed: int) -> Looked:
 
 
 def _articles(path: Path, notes: list[str]) -> Articles:
+    text = decode(path, notes, whole=True)
     try:
-        content = json.loads(decode(path, notes, whole=True))
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: broken JSON: {error}") from None
     if not isinstance(content, dict) or not isinstance(content.get("data"), list):
-        raise UserError(f'{path}: not a SQuAD file; the top level must be {{"data": [articles], ...}}')
+        way_out = "a table of rows belongs into a .jsonl file, a row to a line"
+        raise UserError(f'{path}: not a SQuAD file, whose top level is {{"data": [articles], ...}}; {way_out}')
     check_articles(content["data"], str(path))
     return content["data"]
 

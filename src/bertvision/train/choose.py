@@ -15,6 +15,7 @@ from bertvision.evaluate.ensemble import BACKBONE, HOWS, Ensemble, How, Member, 
 from bertvision.evaluate.ragged import Ragged
 from bertvision.evaluate.score import Cost, Score, join_costs
 from bertvision.files import write_json
+from bertvision.recipe import has_readout
 from bertvision.train.compare import Measured, Measures, compare, compare_equal_cost, measures
 from bertvision.train.progress import Journal
 from bertvision.train.run_dir import Cell
@@ -143,6 +144,7 @@ def write_greedy(stored: Stored) -> dict[str, Any]:
             row.ensemble.members[0]: row.cost
             for row in run.rows(cell)
             if row.ensemble.is_single and not row.ensemble.members[0].is_partial
+            if row.name != BACKBONE or has_readout(run.recipe(), cell[1])
         }
         kept = all(run.logits_file(*cell, split).is_file() for split in ("tune", "test"))
         if len(candidates) < 2 or not kept:

@@ -224,16 +224,21 @@ def make_head(spec: dict[str, Any], backbone: Backbone, task: Task, seed: int = 
         return build_head(spec, **head_shape(backbone, task))
 
 
+def start_files(start: str) -> list[Path]:
+    """The tuned encoder in `start`, a checkpoint or a reader, and the file with its head, where there is one."""
+    encoder = find_tuned(start)
+    heads = [encoder.with_name(name) for name in ("head.safetensors", "heads.safetensors")]
+    return [encoder, *(file for file in heads if file.is_file())]
+
+
 def _first_head(spec: dict[str, Any], backbone: Backbone, task: Task, seed: int, start: str) -> Head:
     """The head that tuning begins with: that of `start` if it has this spec, else a new one."""
     head = make_head(spec, backbone, task, seed)
-    if not start:
+    if not start or len(files := start_files(start)) == 1:
         return head
-    checkpoint, reader = (find_tuned(start).with_name(name) for name in ("head.safetensors", "heads.safetensors"))
-    file = checkpoint if checkpoint.is_file() else reader
+    file, prefix = files[1], ""
     tensors, about = load_tensors(file, "head", "give another finetune.start", finite=True)
-    prefix = ""
-    if file == reader:  # one file for all its tasks and heads
+    if "head" not in about:  # a reader: one file for all its tasks and heads
         about, prefix = about.get(task.name, {}), f"{task.name}/backbone/"
         about = {"head": about.get("entries", {}).get("backbone"), "specs": about.get("specs")}
     if about["head"] and head_spec(saved_spec(about["head"], about)) == spec:

@@ -156,7 +156,8 @@ def planned_stages(run: RunDir, tokens: Mapping[str, int]) -> list[Planned]:
             if has_heads(recipe, epoch) and recipe.bank.feed == "after":
                 trained = run.bank(seed, epoch).exists()
                 passes = round(recipe.bank.epochs * tokens["train"])
-                found.append(Planned(heads_stage(epoch, seed), "heads", passes, trained))
+                kind, size = ("scoring", tokens["train"] + tokens["tune"]) if recipe.bank.solve else ("heads", passes)
+                found.append(Planned(heads_stage(epoch, seed), kind, size, trained))
             for split in scored_splits(recipe.data.also):
                 size = tokens.get(split, tokens["test"])  # the sizes may be those of another variant
                 found.append(Planned(scoring_stage(epoch, split, seed), "scoring", size, (seed, epoch) in scored))

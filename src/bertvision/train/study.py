@@ -11,7 +11,6 @@ from tokenizers import Tokenizer
 
 from bertvision import toml
 from bertvision.backbone.backbone import Backbone
-from bertvision.backbone.checkpoint import find_tuned
 from bertvision.data.sources import is_synthetic
 from bertvision.errors import UserError
 from bertvision.files import claim, save_tensors, sync, write_json
@@ -21,7 +20,7 @@ from bertvision.tasks import Dataset
 from bertvision.train.bank import HeadBank, at_fractions, bank_feeds, train_bank
 from bertvision.train.choose import write_greedy
 from bertvision.train.compare import write_analysis, write_comparisons
-from bertvision.train.finetune import NAME, Along, Checkpoint, finetune, head_shape
+from bertvision.train.finetune import NAME, Along, Checkpoint, finetune, head_shape, start_files
 from bertvision.train.limits import refuse_too_large, refuse_too_long
 from bertvision.train.loop import Job
 from bertvision.train.progress import (
@@ -171,9 +170,14 @@ class Study:
             )
         backbone, job = self.tuned(seed, epoch), dataclasses.replace(job, identity=self.identity)
         bank = self._new_bank(backbone, seed)
-        feeds = bank_feeds(bank, backbone, self.recipe.bank, job, tapped=self.run_dir.states)
-        path_at = partial(self.run_dir.bank, seed, epoch)
-        train_bank(bank, feeds, self.task, self.data, job, path_at=path_at)
+        if self.recipe.bank.solve:
+            from bertvision.train.solve import solve_bank
+
+            solve_bank(bank, backbone, self.task, self.data, job)
+        else:
+            feeds = bank_feeds(bank, backbone, self.recipe.bank, job, tapped=self.run_dir.states)
+            path_at = partial(self.run_dir.bank, seed, epoch)
+            train_bank(bank, feeds, self.task, self.data, job, path_at=path_at)
         note_peak(self.run_dir, self.runtime)
         return path
 
@@ -291,6 +295,8 @@ class Study:
         for key in ("also", "broken", *([] if self.recipe.data.metric else ["metric"])):
             plain["data"].pop(key)
         plain["bank"].pop("at")
+        if not self.recipe.bank.solve:
+            plain["bank"].pop("solve")
         del plain["runtime"]
         plain |= {"runtime": own} if (own := self.runtime.identity) else {}
         if not self.recipe.finetune.biases:
@@ -298,7 +304,8 @@ class Study:
         digest = hashlib.sha256(json.dumps({k: v for k, v in plain.items() if k not in COSMETIC}).encode())
         digest.update(self._origin.fingerprint.encode())
         if start := self.recipe.finetune.start:
-            digest.update(find_tuned(start).read_bytes())
+            for file in start_files(start):
+                digest.update(file.read_bytes())
         windows = self.data["train"].windows
         for array in (windows.ids, windows.starts, windows.targets):
             digest.update(array.tobytes())
