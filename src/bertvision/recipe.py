@@ -304,12 +304,8 @@ def _contradictions(recipe: Recipe) -> Iterable[tuple[str, str]]:
     if missing := [epoch for epoch in bank.at if epoch not in planned]:
         yield "bank.at", f"{missing[0]:g} is no checkpoint; there are {', '.join(f'{epoch:g}' for epoch in planned)}"
     if bank.feed == "along":  # the heads train during fine-tuning
-        if bank.at:
-            yield "bank.at", 'feed = "along" keeps heads at all checkpoints; give none here'
-        if bank.patience:
-            yield "bank.patience", 'feed = "along" has no early stop; give 0'
-        if bank.checkpoints:
-            yield "bank.checkpoints", 'feed = "along" keeps heads at finetune.checkpoints; give none here'
+        for key in [key for key in ("at", "patience", "checkpoints") if getattr(bank, key)]:
+            yield f"bank.{key}", 'feed = "along" has none: heads are kept at finetune.checkpoints, as they are then'
         if bank.states == "stored":
             yield "bank.states", 'feed = "along" reads no store; give "auto"'
     along = bank.feed == "along" or bank.checkpoints or bank.fractions != (1.0,)
@@ -334,20 +330,14 @@ def _check_heads(recipe: Recipe, where: str) -> None:
 
 def head_spec(entry: str | Mapping[str, Any]) -> dict[str, Any]:
     """The part of a recipe's head entry that describes the architecture: without the keys of HeadEntry."""
-    if isinstance(entry, str):
-        return {"kind": entry}
-    return {key: value for key, value in entry.items() if key not in HeadEntry.__annotations__}
+    plain = {"kind": entry} if isinstance(entry, str) else entry
+    return {key: value for key, value in plain.items() if key not in HeadEntry.__annotations__}
 
 
 def reached(epochs: float, checkpoints: Iterable[float]) -> list[float]:
     """The epochs at which tuning leaves checkpoints: those asked for before its end, and the end."""
     found = {epoch for epoch in checkpoints if epoch < epochs} | {epochs}
     return sorted({float(f"{epoch:g}") for epoch in found})  # as in file names: 0.1 + 0.2 is 0.3
-
-
-def has_readout(recipe: Recipe, epoch: float) -> bool:
-    """Whether the head of the backbone has learnt anything by then: here, or in the run that tuning starts from."""
-    return epoch > 0 or bool(recipe.finetune.start)
 
 
 def has_heads(recipe: Recipe, epoch: float) -> bool:

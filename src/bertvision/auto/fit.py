@@ -16,9 +16,10 @@ from bertvision.auto.look import Looked, look
 from bertvision.errors import UserError, nearest
 from bertvision.evaluate.score import Score
 from bertvision.files import claim, read_json, write_json, write_text
-from bertvision.recipe import has_readout, to_toml
+from bertvision.recipe import to_toml
 from bertvision.serve.build import Wanted, build_reader
 from bertvision.serve.reader import Reader
+from bertvision.train.choose import has_readout
 from bertvision.train.progress import Agenda, Journal, duration
 from bertvision.train.run_dir import RunDir, checked
 from bertvision.train.study import Study

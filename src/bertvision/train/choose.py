@@ -15,7 +15,7 @@ from bertvision.evaluate.ensemble import BACKBONE, HOWS, Ensemble, How, Member, 
 from bertvision.evaluate.ragged import Ragged
 from bertvision.evaluate.score import Cost, Score, join_costs
 from bertvision.files import write_json
-from bertvision.recipe import has_readout
+from bertvision.recipe import Recipe
 from bertvision.train.compare import Measured, Measures, compare, compare_equal_cost, measures
 from bertvision.train.progress import Journal
 from bertvision.train.run_dir import Cell
@@ -127,6 +127,11 @@ def description(rows: Sequence[Score]) -> dict[str, Any]:
     about = {"chosen": "greedy" if ensemble.chosen == "greedy" else "given", "how": ensemble.how, "members": members}
     tune = {"threshold": main.threshold, f"tune_{main.main}": main.tune}
     return about | tune | {"test": [row.to_json() for row in rows]}
+
+
+def has_readout(recipe: Recipe, epoch: float) -> bool:
+    """Whether the head of the backbone has learnt anything by then: here, or in the run that tuning starts from."""
+    return epoch > 0 or bool(recipe.finetune.start)
 
 
 def write_greedy(stored: Stored) -> dict[str, Any]:

@@ -155,8 +155,10 @@ def planned_stages(run: RunDir, tokens: Mapping[str, int]) -> list[Planned]:
         for epoch in run.epochs:
             if has_heads(recipe, epoch) and recipe.bank.feed == "after":
                 trained = run.bank(seed, epoch).exists()
-                passes = round(recipe.bank.epochs * tokens["train"])
-                kind, size = ("scoring", tokens["train"] + tokens["tune"]) if recipe.bank.solve else ("heads", passes)
+                size = round(recipe.bank.epochs * tokens["train"])
+                if recipe.bank.solve:  # one pass without gradients
+                    size = tokens["train"] + tokens["tune"]
+                kind: Kind = "scoring" if recipe.bank.solve else "heads"
                 found.append(Planned(heads_stage(epoch, seed), kind, size, trained))
             for split in scored_splits(recipe.data.also):
                 size = tokens.get(split, tokens["test"])  # the sizes may be those of another variant

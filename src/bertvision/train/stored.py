@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from bertvision.errors import UserError
 from bertvision.evaluate.bootstrap import Points
 from bertvision.evaluate.ensemble import Ensemble
 from bertvision.files import load_tensors, read_json, write_json
-from bertvision.recipe import FinetuneRecipe
+from bertvision.recipe import FinetuneRecipe, Recipe
 from bertvision.runtime import Runtime, start_runtime
 from bertvision.tasks import TASKS, Dataset, Task
 from bertvision.train.progress import Journal
@@ -132,6 +132,20 @@ def runtime_of(run: RunDir, device: str = "", alone: bool = False) -> Runtime:
     the precision stays."""
     wanted = run.recipe().runtime
     return start_runtime(replace(wanted, device=device or wanted.device), run.facts().get("runtime", {}), alone)
+
+
+def trained_part(recipe: Recipe, runtime: Any) -> dict[str, Any]:
+    """A recipe without what does not affect training, shows in the windows or is not asked for."""
+    plain = asdict(recipe)
+    for key in ("also", "broken", *([] if recipe.data.metric else ["metric"])):
+        plain["data"].pop(key)
+    plain["bank"].pop("at")
+    if not recipe.bank.solve:
+        plain["bank"].pop("solve")
+    if not recipe.finetune.biases:
+        plain["finetune"].pop("biases")
+    del plain["runtime"]
+    return plain | ({"runtime": runtime} if runtime else {})
 
 
 def tuning_of(run: RunDir, runtime: Runtime) -> FinetuneRecipe:

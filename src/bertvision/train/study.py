@@ -23,17 +23,19 @@ from bertvision.train.compare import write_analysis, write_comparisons
 from bertvision.train.finetune import NAME, Along, Checkpoint, finetune, head_shape, start_files
 from bertvision.train.limits import refuse_too_large, refuse_too_long
 from bertvision.train.loop import Job
-from bertvision.train.progress import (
-    Journal,
-    heads_stage,
-    planned_stages,
-    scored_splits,
-    scoring_stage,
-    tuning_stage,
-)
+from bertvision.train.progress import Journal, heads_stage, planned_stages, scored_splits, scoring_stage, tuning_stage
 from bertvision.train.run_dir import Cell, RunDir
 from bertvision.train.scoring import Loaded, Pass, Setting, check_names, load_members, predict, report_rows
-from bertvision.train.stored import Stored, note_dropped, note_peak, note_runtime, runtime_of, task_of, tuning_of
+from bertvision.train.stored import (
+    Stored,
+    note_dropped,
+    note_peak,
+    note_runtime,
+    runtime_of,
+    task_of,
+    trained_part,
+    tuning_of,
+)
 
 # May change without invalidating what is done.
 COSMETIC = ("seeds", "title", "paper", "snapshot_seconds", "search", "runtime.device", "runtime.gradient_checkpointing")
@@ -290,17 +292,7 @@ class Study:
     @cached_property
     def identity(self) -> str:
         """What training depends on beside the seed: recipe, weights, tokenizer, windows."""
-        plain = dataclasses.asdict(dataclasses.replace(self.recipe, finetune=self._tuning))
-        # Left out: what does not affect training, what shows in the windows, what is not asked for.
-        for key in ("also", "broken", *([] if self.recipe.data.metric else ["metric"])):
-            plain["data"].pop(key)
-        plain["bank"].pop("at")
-        if not self.recipe.bank.solve:
-            plain["bank"].pop("solve")
-        del plain["runtime"]
-        plain |= {"runtime": own} if (own := self.runtime.identity) else {}
-        if not self.recipe.finetune.biases:
-            plain["finetune"].pop("biases")
+        plain = trained_part(dataclasses.replace(self.recipe, finetune=self._tuning), self.runtime.identity)
         digest = hashlib.sha256(json.dumps({k: v for k, v in plain.items() if k not in COSMETIC}).encode())
         digest.update(self._origin.fingerprint.encode())
         if start := self.recipe.finetune.start:
