@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import httpx
@@ -37,7 +36,8 @@ def program(tmp_path_factory) -> Path:
     install = ("install", "--quiet", "--no-deps", "--no-index", place / told.splitlines()[-1])
     run(sys.executable, "-m", "pip", "--python", home, *install, cwd=place)
     (site,) = (place / "venv").glob("lib/python*/site-packages")
-    (site / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n")  # behind it: its own bertvision is first
+    others = [entry for entry in sys.path if entry.endswith("site-packages")]
+    (site / "others.pth").write_text("\n".join(others) + "\n")  # behind it: its own bertvision is first
     where = run(home, "-c", "import bertvision; print(bertvision.__file__)", cwd=place).stdout
     assert Path(where.strip()).is_relative_to(place)
     return place / "venv" / "bin" / "bertvision"
