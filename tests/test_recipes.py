@@ -73,6 +73,7 @@ SHORTER = {
         'variants=[{name = "last-2", finetune = {train_layers = 2}}, '
         '{name = "adapters", finetune = {train_layers = 0, adapters = 8}}]',
     ),
+    "pocket-heads": ("finetune.start=", "runtime.precision=fp32"),
     "depth": ("finetune.start=", 'heads=[{kind = "last"}, {kind = "cacnn", depth = 2}]'),
     "probing": ('heads=[{kind = "probe", layer = 0}, {kind = "probe", layer = 3, cumulative = true}]',),
     "merges": ("finetune.precision=fp32", "runtime.precision=fp32", "seeds=[1]"),
