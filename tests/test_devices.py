@@ -11,7 +11,9 @@ from bertvision import cli
 from bertvision.backbone import flops
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.cpu_kernels import frozen
+from bertvision.backbone.plan import Tuning
 from bertvision.backbone.states import States
+from bertvision.backbone.tuning import apply
 from bertvision.data.batches import Batch, collate
 from bertvision.devices import find_device, find_precision, has_bf16
 from bertvision.errors import UserError
@@ -82,6 +84,18 @@ def test_random_numbers_come_from_the_seed_on_the_device_too():
     assert torch.equal(dropout(ones).cpu(), expected)  # as if nothing had been drawn
     with RUNTIME.seed(1, "pool", 1):
         assert not torch.equal(dropout(ones).cpu(), first)
+
+
+def test_what_is_drawn_on_the_cpu_leaves_the_device_alone():
+    dropout, ones, name = torch.nn.Dropout(0.5), RUNTIME.to(torch.ones(64)), encoder()
+    found = []
+    for drawn in (False, True):
+        torch.manual_seed(1)
+        if drawn:
+            with CPU.seed(2):
+                apply(Backbone.load(name).model, Tuning(lora=2), 3)
+        found.append(dropout(ones).cpu())
+    assert torch.equal(*found)
 
 
 def test_flops_are_counted_on_no_device(monkeypatch):

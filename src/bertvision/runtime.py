@@ -94,7 +94,8 @@ class Runtime:
         nothing had been drawn."""
         own = [] if self.kind == "cpu" else [torch.device(self.device).index or 0]
         with torch.random.fork_rng(devices=own, device_type=self.kind if own else None):
-            torch.manual_seed(fold(*parts))
+            # torch.manual_seed would seed every device, also one whose numbers are not restored
+            (torch.manual_seed if own else torch.default_generator.manual_seed)(fold(*parts))
             yield
 
     @contextmanager

@@ -55,7 +55,7 @@ def fetch_again(name: str, directory: Path, error: UserError) -> Path:
 def load_model(directory: Path, name: str) -> PreTrainedModel:
     """The encoder in a directory, in fp32. name: for error messages."""
     with _for_user(name), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # parts that a checkpoint lacks (often the pooler) get the same values every time
+        torch.default_generator.manual_seed(0)  # parts that a checkpoint lacks (often the pooler) are always the same
         model, report = AutoModel.from_pretrained(
             directory,
             use_safetensors=True,

@@ -207,8 +207,8 @@ def _insert_lora(model: PreTrainedModel, found: list[Projections], rank: int, se
         raise UserError("lora needs the package peft: pip install 'bertvision[lora]'") from None
     targets = sorted({name for block in found for name in (block.query, block.value)})
     config = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=targets)
-    with torch.random.fork_rng(devices=[]):  # peft draws from the global generator, which stays as it was
-        torch.manual_seed(seed)
+    with torch.random.fork_rng(devices=[]):  # peft draws on the CPU; the global generator stays as it was
+        torch.default_generator.manual_seed(seed)
         inject_adapter_in_model(config, model)
 
 
