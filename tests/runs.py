@@ -214,6 +214,7 @@ def together(world: int, *args: object, cwd: Path, env: Mapping[str, str] | None
 
 def _main(words: Sequence[str], cwd: str, out: str, err: str, largest: int, env: Mapping[str, str], hold: str) -> None:
     os.environ.update(env)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background of a shell
     resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
     for descriptor, path in ((1, out), (2, err)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
