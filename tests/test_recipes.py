@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -232,6 +233,16 @@ def test_tuning_starts_from_the_reader_of_an_earlier_run(encoders, tmp_path):
         run("study", str(ROOT / "recipes" / "pocket.toml"), *words, "--out", str(place), "--json")
     before, after = (load_file(place / "reader" / "encoder.safetensors") for place in places)
     assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
+
+    average = runpy.run_path(str(ROOT / "recipes" / "pocket_average.py"))["average"]
+    checkpoint = next(places[1].glob("seed-1/checkpoint-*"))
+    average(str(encoders["bert"]), places[0] / "reader", checkpoint, tmp_path / "mean")
+    mean = load_file(tmp_path / "mean" / "backbone.safetensors")
+    assert all(torch.equal(mean[key], tensor) for key, tensor in load_file(checkpoint / "backbone.safetensors").items())
+    earlier = load_file(places[0] / "reader" / "heads.safetensors")["spans/backbone/readout.weight"]
+    later, found = (load_file(folder / "head.safetensors") for folder in (checkpoint, tmp_path / "mean"))
+    assert torch.equal(found["readout.weight"], (later["readout.weight"] + earlier) / 2)
+    assert not torch.equal(earlier, later["readout.weight"])
 
 
 def table_rows(heading: str) -> Iterator[list[str]]:
