@@ -305,7 +305,7 @@ def _contradictions(recipe: Recipe) -> Iterable[tuple[str, str]]:
         yield "bank.at", f"{missing[0]:g} is no checkpoint; there are {', '.join(f'{epoch:g}' for epoch in planned)}"
     if bank.feed == "along":  # the heads train during fine-tuning
         for key in [key for key in ("at", "patience", "checkpoints") if getattr(bank, key)]:
-            yield f"bank.{key}", 'feed = "along" has no early stop; heads are kept at finetune.checkpoints: give none here'
+            yield f"bank.{key}", 'feed = "along" has no early stop and keeps heads at finetune.checkpoints; give none'
         if bank.states == "stored":
             yield "bank.states", 'feed = "along" reads no store; give "auto"'
     along = bank.feed == "along" or bank.checkpoints or bank.fractions != (1.0,)
