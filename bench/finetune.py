@@ -128,4 +128,4 @@ def plain_trainer(model: torch.nn.Module, rows: list[Row], pad: int, *, grouped:
 
 
 if __name__ == "__main__":
-    main(measure, windows=48)
+    main(measure, windows=164)

@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from bertvision.errors import UserError
 from bertvision.files import Busy, claim, release, write_json
 from bertvision.train.cells import Cells, StudyCell
 from bertvision.train.series import make_run
+from bertvision.train.workers import Processes, View, fill
 from runs import Command, bertvision, processes, recipe_of, tiny_recipe
 from tunings import assert_same, tensors
 
@@ -90,6 +93,30 @@ def test_on_processes_with_kills(tmp_path, whole):
         "jobs": 2,
         "threads": 1,
     }
+
+
+def test_a_process_does_one_cell_after_the_other(tmp_path):
+    recipe = recipe_of(**SMALL)
+    cells = Cells(make_run(recipe, tmp_path / "run", quiet=True))
+    pool, done = Processes(cells, 1, 1), []
+    with cells.shared():
+        fill(
+            cells.all[:3],
+            pool,
+            View(cells.whole.journal, "cells", 3, 3, None),
+            cells.is_ready,
+            lambda *_: done.extend(pool.idle),
+        )
+    assert [cells.is_done(cell) for cell in cells.all] == [True, True, True, False, False, False]
+    assert len(done) == 3 and len(set(done)) == 1 and done[0].process.poll() is not None
+
+
+def test_cells_from_standard_input(tmp_path):
+    recipe = tiny_recipe(tmp_path / "study.toml", **SMALL)
+    words = [sys.executable, "-m", "bertvision", "cell", recipe, "--only", "-", "--out", tmp_path / "run", "--json"]
+    done = subprocess.run(words, input="seed-2\n2\n", capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2 and "run --only seed-1 first" in done.stderr
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [{"id": "seed-2", "done": True}]
 
 
 def children(parent: int) -> list[int]:

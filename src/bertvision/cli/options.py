@@ -61,8 +61,8 @@ EarlyExit = Annotated[
 
 
 def print_json(value: Any) -> None:
-    """Prints one line of JSON."""
-    print(json.dumps(value))
+    """Prints one line of JSON, at once."""
+    print(json.dumps(value), flush=True)
 
 
 def print_table(rows: list[Any]) -> None:

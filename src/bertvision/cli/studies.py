@@ -1,5 +1,6 @@
 """Verbs that run a recipe: the whole study, its parts and cells, the search for better heads, and forecasts."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -246,7 +247,9 @@ def cells(
 
 def cell(
     recipe: RecipePath,
-    only: Annotated[str, opt("The id or the number of the cell; see `bertvision cells`.")],
+    only: Annotated[
+        str, opt("The id or the number of the cell, see `bertvision cells`; -: read from stdin, one a line.")
+    ],
     settings: Settings = None,
     out: Out = None,
     threads: Annotated[int | None, opt("Threads; results depend on it.", min=1)] = None,
@@ -254,7 +257,7 @@ def cell(
     code: Code = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run one cell of a study; the last one completes the run. Starts again where it stopped."""
+    """Run one cell of a study, or several; the last one completes the run. Starts again where it stopped."""
     from bertvision.train.cells import Cells
 
     if threads:
@@ -263,14 +266,15 @@ def cell(
         torch.set_num_threads(threads)
     job = make_study(recipe, settings, out, quiet=as_json)
     found = Cells(job)
-    one = found.named(only)
-    if found.is_done(one):
-        job.journal.say(f"{one.id}: already done")
-    found.run(one, patience)
-    if not found.completed and found.complete():
-        print_outcome(job, as_json)
-    elif as_json:
-        print_json({"id": one.id, "done": True})
+    for name in map(str.strip, sys.stdin) if only == "-" else [only]:
+        one = found.named(name)
+        if found.is_done(one):
+            job.journal.say(f"{one.id}: already done")
+        found.run(one, patience)
+        if not found.completed and found.complete():
+            print_outcome(job, as_json)
+        elif as_json:
+            print_json({"id": one.id, "done": True})
 
 
 def forecast(

@@ -1,15 +1,16 @@
 """Pieces of work side by side: one loop for every kind of worker, and workers that are processes of this machine."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import IO, Any, Protocol
+from typing import IO, Any, NoReturn, Protocol
 
 from bertvision.errors import UserError, nearest
 from bertvision.runtime import CPU
@@ -183,13 +184,17 @@ class View:
 
 @dataclass
 class Processes:
-    """`bertvision cell` in processes of this machine, `jobs` at a time, each with a fixed number of threads."""
+    """`bertvision cell` in processes of this machine, at most `jobs`, each with a fixed number of threads.
+
+    A process that has done a cell waits for the next: it reads their ids, and says when each is done.
+    """
 
     cells: Cells
     jobs: int
     threads: int
     code: Sequence[str] = ()
-    running: dict[int, tuple["subprocess.Popen[bytes]", IO[bytes]]] = field(default_factory=dict)
+    running: dict[int, "Worker"] = field(default_factory=dict)
+    idle: list["Worker"] = field(default_factory=list)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -200,48 +205,79 @@ class Processes:
         return len(self.running) < self.jobs
 
     def start(self, cell: StudyCell) -> int:
-        run = self.cells.whole.run_dir
-        words = ["cell", str(run.recipe_file), "--only", cell.id, "--out", str(run.path), "--json"]
-        words += ["--threads", str(self.threads), "--patience", str(PATIENCE)]
-        words += [word for file in self.code for word in ("--code", file)]
-        errors = tempfile.TemporaryFile()  # noqa: SIM115
-        threads = {"OMP_NUM_THREADS": str(self.threads), "MKL_NUM_THREADS": str(self.threads)}
-        one = subprocess.Popen(
-            [sys.executable, "-P", "-m", "bertvision", *words],  # -P: nothing of the working folder is imported
-            env=os.environ | threads,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-        )
-        self.running[one.pid] = one, errors
-        return one.pid
+        worker = self.idle.pop() if self.idle else self._worker()
+        self.running[worker.process.pid] = worker
+        worker.send(cell.id)
+        return worker.process.pid
 
     def finished(self, handles: Sequence[int], seconds: float) -> list[int]:
-        end = time.monotonic() + seconds
-        while not (found := [pid for pid in handles if self.running[pid][0].poll() is not None]):
-            if time.monotonic() >= end:
-                break
-            time.sleep(0.05)
-        return found
+        outputs = {self.running[pid].output: pid for pid in handles}
+        return [outputs[one] for one in select.select(list(outputs), [], [], seconds)[0]]
 
     def result(self, handle: int) -> None:
-        process, errors = self.running.pop(handle)
-        with errors:
-            errors.seek(0)
-            text = errors.read().decode(errors="replace").strip()
-        if process.returncode < 0:
-            raise Died(f"process {handle}: {signal.Signals(-process.returncode).name}")
-        if process.returncode == 2:
-            raise UserError(text.removeprefix("bertvision: "))
-        if process.returncode:
-            raise RuntimeError(f"process {handle} failed:\n{text}")
+        worker = self.running.pop(handle)
+        if worker.output.readline():
+            self.idle.append(worker)
+        else:
+            worker.raise_end()
 
     def stop(self) -> None:
-        for process, errors in self.running.values():
-            process.kill()
-            process.wait()
-            errors.close()
+        for worker in (*self.running.values(), *self.idle):
+            worker.close()
         self.running.clear()
+        self.idle.clear()
+
+    def _worker(self) -> "Worker":
+        run = self.cells.whole.run_dir
+        words = ["cell", str(run.recipe_file), "--only", "-", "--out", str(run.path), "--json"]
+        words += ["--threads", str(self.threads), "--patience", str(PATIENCE)]
+        words += [word for file in self.code for word in ("--code", file)]
+        threads = {"OMP_NUM_THREADS": str(self.threads), "MKL_NUM_THREADS": str(self.threads)}
+        return Worker(words, threads)
+
+
+class Worker:
+    """A process of this program that is told what to do line by line, and answers with a line."""
+
+    def __init__(self, words: Sequence[str], env: dict[str, str]) -> None:
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "bertvision", *words],  # -P: nothing of the working folder is imported
+            env=os.environ | env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            bufsize=0,
+        )
+
+    @property
+    def output(self) -> IO[bytes]:
+        assert self.process.stdout
+        return self.process.stdout
+
+    def send(self, line: str) -> None:
+        assert self.process.stdin
+        with suppress(BrokenPipeError):  # it has died: its output has ended, too
+            self.process.stdin.write(f"{line}\n".encode())
+
+    def raise_end(self) -> NoReturn:
+        """Says why it ended before it answered."""
+        code, name = self.process.wait(), f"process {self.process.pid}"
+        self.errors.seek(0)
+        text = self.errors.read().decode(errors="replace").strip()
+        self.close()
+        if code < 0:
+            raise Died(f"{name}: {signal.Signals(-code).name}")
+        if code == 2:
+            raise UserError(text.removeprefix("bertvision: "))
+        raise RuntimeError(f"{name} failed:\n{text}")
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self.errors):
+            if pipe:
+                pipe.close()
 
 
 def make_pool(on: str, cells: Cells, *, jobs: int, threads: int | None, code: Sequence[str], **ray: Any) -> Pool:
