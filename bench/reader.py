@@ -17,6 +17,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from bertvision.backbone.backbone import Backbone
+from bertvision.backbone.cpu_kernels import frozen
 from bertvision.backbone.loading import find_encoder
 from bertvision.data.batches import by_length, collate
 from bertvision.data.sources import load_articles
@@ -188,14 +189,16 @@ def _linear(head: Head) -> list[str]:
 def against_bare_backbone(
     backbone: Backbone, heads: dict[str, Head], pairs: Sequence[Pair], rounds: int
 ) -> dict[str, float]:
-    """What each head adds to the pass of the bare backbone, in percent. The bare one delivers its last layer."""
+    """What each head adds to the pass of the bare backbone, in percent. The bare one delivers its last layer, by
+    the same packed kernels."""
     windows = make_windows(backbone.tokenizer, as_records(pairs), LENGTH, OVERLAP)
     batches = [collate(windows, index, backbone.pad) for index in by_length(windows.lengths, BATCH_TOKENS)]
 
-    @torch.inference_mode()
+    states = frozen(backbone)
+
     def bare() -> None:
         for batch in batches:
-            backbone(batch, "last")
+            states(batch, "last")
 
     def with_head(name: str) -> Callable[[], None]:
         engine = reader_of(backbone, heads, [name]).engine
