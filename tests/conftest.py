@@ -9,6 +9,9 @@ from hypothesis import settings
 if workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // int(workers))))
 
+# What `precision = "auto"` finds by measuring may differ from one process to the next.
+os.environ["BERTVISION_PRECISION"] = "fp32"
+
 # No time limit per example: on a busy machine, or where something is imported on first use, it says nothing.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")

@@ -18,13 +18,15 @@ from bertvision.data.batches import Batch, collate
 from bertvision.devices import find_device, find_precision, has_bf16
 from bertvision.errors import UserError
 from bertvision.heads import HEADS, build_head
-from bertvision.recipe import RuntimeRecipe
+from bertvision.recipe import RuntimeRecipe, from_table
 from bertvision.registry import TASKS
 from bertvision.runtime import CPU, Runtime, start_runtime
 from bertvision.train import loop
 from bertvision.train.bank import HeadBank, bank_learners
 from bertvision.train.learner import fetch_losses
 from bertvision.train.loop import plan_batches
+from bertvision.train.run_dir import RunDir
+from bertvision.train.stored import tuning_of
 from devices import DEVICE, RUNTIME
 from runs import encoder, recipe_of, tiny_recipe
 from tunings import assert_same, loaded, tensors, tuned
@@ -185,7 +187,33 @@ def test_a_device_that_is_not_there_is_one_line():
     ("instructions", "quicker", "found"), [(True, True, "bf16"), (True, False, "fp32"), (False, True, "fp32")]
 )
 def test_auto_takes_bf16_where_it_is_quicker(instructions, quicker, found, monkeypatch):
+    monkeypatch.delenv("BERTVISION_PRECISION")
     monkeypatch.setattr("bertvision.devices.has_bf16", lambda device: instructions)
     monkeypatch.setattr("bertvision.devices._quicker_in_bf16", lambda: quicker)
     assert find_precision("auto", "cpu") == found and find_precision("fp32", "cpu") == "fp32"
     assert start_runtime(RuntimeRecipe(device="cpu", precision="auto"), {"precision": "fp32"}).precision == "fp32"
+
+
+def test_auto_means_what_the_environment_says(monkeypatch):
+    monkeypatch.setattr("bertvision.devices.has_bf16", lambda device: True)
+    for name in ("fp32", "bf16"):
+        monkeypatch.setenv("BERTVISION_PRECISION", name)
+        assert find_precision("auto", "cpu") == name
+    monkeypatch.setenv("BERTVISION_PRECISION", "fp16")
+    with pytest.raises(UserError, match="BERTVISION_PRECISION"):
+        find_precision("auto", "cpu")
+
+
+def test_tuning_takes_the_precision_that_its_run_has_noted(tmp_path, monkeypatch):
+    """`auto` is decided once; a stored lower part has fp32 alone."""
+    monkeypatch.setattr("bertvision.devices.has_bf16", lambda device: True)
+    monkeypatch.setenv("BERTVISION_PRECISION", "bf16")
+    for lower, norms, expected in (("live", "all", "bf16"), ("stored", "trained", "fp32")):
+        recipe = from_table({"finetune": {"lower": lower, "norms": norms, "train_layers": 1}})
+        run = RunDir(tmp_path / lower, recipe)
+        assert recipe.finetune.precision == "auto" and tuning_of(run, CPU).precision == expected
+    monkeypatch.setenv("BERTVISION_PRECISION", "fp32")
+    run = RunDir(tmp_path / "live", from_table({}))
+    run.path.mkdir()
+    run.add_facts(runtime={"tuning": "bf16"})
+    assert tuning_of(run, CPU).precision == "bf16"

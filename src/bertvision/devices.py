@@ -44,7 +44,11 @@ def find_precision(
     wanted: Literal["auto", "fp32", "bf16"] | str, device: str, key: str = "runtime.precision"
 ) -> Precision:
     """`bf16` is an error where it would be slow. `auto`: bf16 where the device has instructions for it; on a CPU only
-    if it is found to be quicker."""
+    if it is found to be quicker. The environment variable BERTVISION_PRECISION says instead what `auto` means."""
+    if wanted == "auto":
+        wanted = os.environ.get("BERTVISION_PRECISION") or "auto"
+        if wanted not in ("auto", "fp32", "bf16"):
+            raise UserError(f'BERTVISION_PRECISION: {wanted!r} is none of "auto", "fp32", "bf16"')
     if wanted == "bf16" and not has_bf16(device):
         where = "this processor" if device == "cpu" else device
         raise UserError(f'{key}: {where} has no instructions for bf16, it would be slower; give "fp32"')

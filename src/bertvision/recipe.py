@@ -131,10 +131,11 @@ class FinetuneRecipe(Training):
     attention_dropout: Share = 0.0
     """Dropout of attention weights. At 0 fused kernels can run: on a CPU tuning is several times faster. All other
     dropout is the encoder's own; the papers' encoders have 0.1 here."""
-    precision: Literal["auto", "fp32", "bf16"] = "fp32"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
     """How the encoder's products are computed while it is tuned; weights and heads stay fp32. `bf16` is quicker where
     the device has instructions for it, and an error where it has none. `auto`: bf16 where there are instructions and,
-    on a CPU, a short measurement finds it quicker. Passes without training: see `runtime.precision`."""
+    on a CPU, a short measurement finds it quicker (never with `lower = "stored"`); what was found is noted with the run.
+    Passes without training: see `runtime.precision`."""
     start: str = ""
     """Tuned weights to start from: a checkpoint of another run, such as `runs/a/seed-1/checkpoint-1`, or a reader. The
     encoder and its tuned parts must be the same. Its read-out is taken too, if it is of the same kind; other heads
@@ -296,7 +297,7 @@ def _contradictions(recipe: Recipe) -> Iterable[tuple[str, str]]:
         yield "data.labels", "give at least two, each once, none of them empty"
     if tuning.lower == "stored" and (tuning.norms == "all" or tuning.adapters or tuning.lora or tuning.biases):
         yield "finetune.lower", '"stored" needs norms = "trained", and neither adapters nor LoRA nor biases'
-    if tuning.lower == "stored" and tuning.precision != "fp32":
+    if tuning.lower == "stored" and tuning.precision == "bf16":
         yield "finetune.precision", 'with lower = "stored" only "fp32" is possible'
     if tuning.lower == "stored" and recipe.runtime.gradient_checkpointing:
         yield "runtime.gradient_checkpointing", 'with lower = "stored" the blocks above keep their states; give false'

@@ -46,7 +46,7 @@ def test_the_published_table_on_one_gpu_and_on_eight(tmp_path, monkeypatch):
     assert tuning["flops"] == pytest.approx(6 * encoder * tuning["tokens"], rel=0.05)  # the rest is attention
     assert bank["store_bytes"] == pytest.approx(questions * 174 * 25 * 1024 * 2, rel=1e-3)
     assert tuning["memory_bytes"] == pytest.approx(16 * 335e6, rel=0.01)
-    assert tuning["hours"] == pytest.approx(tuning["flops"] / (19.5e12 * 0.35) / 3600)  # the recipe says fp32
+    assert tuning["hours"] == pytest.approx(tuning["flops"] / (312e12 * 0.35) / 3600)  # bf16 is the default of tuning
     assert one["total"]["dollars"] == pytest.approx(2 * one["total"]["hours"])
     assert "assumed" in one["notes"][0]
     eight = budget(cells, Machine.named("a100", 8))["wall_hours"]

@@ -177,9 +177,9 @@ def _source(
     backbone: Backbone, windows: Windows, tuning: Tuning, recipe: FinetuneRecipe, reads: Reads, job: Job
 ) -> Source:
     """batch -> States with gradients, from text or from the stored states of the frozen part."""
-    if find_precision(recipe.precision, backbone.runtime.device, "finetune.precision") == "bf16":
-        return lambda batch: in_bf16(backbone, batch, reads)
     if recipe.lower == "live":
+        if find_precision(recipe.precision, backbone.runtime.device, "finetune.precision") == "bf16":
+            return lambda batch: in_bf16(backbone, batch, reads)
         return lambda batch: backbone(batch, reads)
     if not is_split(backbone.model, tuning):
         raise UserError(

@@ -152,6 +152,8 @@ def tuning_of(run: RunDir, runtime: Runtime) -> FinetuneRecipe:
     """How the encoder of a run is tuned, with the precision that `auto` means there."""
     wanted, noted = run.recipe().finetune, run.facts().get("runtime", {}).get("tuning", "auto")
     precision = noted if wanted.precision == "auto" else wanted.precision
+    if wanted.lower == "stored":
+        precision = "fp32"  # the only one it has
     return replace(wanted, precision=find_precision(precision, runtime.device, "finetune.precision"))
 
 
