@@ -134,7 +134,7 @@ class FinetuneRecipe(Training):
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """How the encoder's products are computed while it is tuned; weights and heads stay fp32. `bf16` is quicker where
     the device has instructions for it, and an error where it has none. `auto`: bf16 where there are instructions and,
-    on a CPU, a short measurement finds it quicker (never with `lower = "stored"`); what was found is noted with the run.
+    on a CPU, a short measurement finds it quicker (never with `lower = "stored"`); `study.json` notes it.
     Passes without training: see `runtime.precision`."""
     start: str = ""
     """Tuned weights to start from: a checkpoint of another run, such as `runs/a/seed-1/checkpoint-1`, or a reader. The
