@@ -79,7 +79,11 @@ SHORTER = {
     "probing": ('heads=[{kind = "probe", layer = 0}, {kind = "probe", layer = 3, cumulative = true}]',),
     "merges": ("finetune.precision=fp32", "runtime.precision=fp32", "seeds=[1]"),
     "tuning": ("finetune.precision=fp32", "seeds=[1]"),
-    "glue": ("data.tune=", "bank.epochs=1", "finetune.checkpoints=[]"),
+    "precision": ('variants=[{name = "fp32"}, {name = "again", finetune = {batch_size = 8}}]',),  # not all have bf16
+    "glue": (
+        *("finetune.precision=fp32", "runtime.precision=fp32"),
+        *("data.tune=", "bank.epochs=1", "finetune.checkpoints=[]"),
+    ),
     "tokens": ("data.tune=", "bank.epochs=1", "finetune.checkpoints=[]"),
     "table": ("data.tune=", 'data.text=["first", "second"]', "bank.epochs=1", "finetune.checkpoints=[]"),
 }
