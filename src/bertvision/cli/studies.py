@@ -78,7 +78,6 @@ def print_outcome(job: Any, as_json: bool) -> None:
     """Writes report and readers of a finished run, and prints its scores."""
     from bertvision.report.page import write_pages
     from bertvision.report.reading import read_study
-    from bertvision.report.terminal import print_study
     from bertvision.serve.build import leave_reader
 
     readers = [leave_reader(one.directory) for one in job.studies if one.task.served]
@@ -87,6 +86,8 @@ def print_outcome(job: Any, as_json: bool) -> None:
     if as_json:
         print_json([score.to_json() for score in found.scores])
         return
+    from bertvision.report.terminal import print_study
+
     print_study(found)
     print(f"report: {page}")
     print("\n".join(f"reader: {reader}" for reader in readers))
@@ -311,8 +312,8 @@ def _with_device(settings: list[str] | None, device: str) -> list[str]:
 def make_study(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bool = False) -> Any:
     """What a recipe asks for, in the directory it is to be run in."""
     from bertvision.recipe import load_recipe
+    from bertvision.train import make_run
     from bertvision.train.run_dir import checked
-    from bertvision.train.series import make_run
 
     loaded = load_recipe(recipe, settings or ())
     place = out or Path("runs") / checked(recipe.stem, f"{recipe}: its name as that of the run", "give --out")

@@ -18,7 +18,6 @@ from bertvision.report.grid import Grid, main_grid
 from bertvision.report.reading import Study
 from bertvision.report.rows import Entry, Row, sources, summarise
 from bertvision.report.sentences import over_seeds, row_notes
-from bertvision.report.variants import outcome_grid, outcomes_of
 from bertvision.states.layout import readable
 
 ERRORS = 5  # shown; all are in the file
@@ -28,6 +27,8 @@ CONTEXT_WORDS = 60  # shown of a context
 def print_study(study: Study) -> None:
     """Prints the scores of a study, with published ones beside them, and the notes of its score rows."""
     if study.variants:
+        from bertvision.report.variants import outcome_grid, outcomes_of
+
         Console().print(grid_table(outcome_grid(outcomes_of(study)), _over(study.all_rows)))
     else:
         Console().print(score_table(study.rows, study.paper))

@@ -10,8 +10,9 @@ from tokenizers import Tokenizer
 
 from bertvision.data import glue
 from bertvision.data.batches import Batch
-from bertvision.data.splits import Examples, check_fits, check_sources, example_sets, glue_task, read_examples
+from bertvision.data.sources import Examples, read_examples
 from bertvision.data.tables import score_numbers
+from bertvision.data.texts import check_fits, check_sources, example_sets, glue_task
 from bertvision.data.windows import make_text_windows
 from bertvision.errors import UserError
 from bertvision.evaluate import metrics

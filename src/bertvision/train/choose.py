@@ -9,10 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertvision.data.batches import by_length, collate
+from bertvision.data.batches import Ragged, by_length, collate
 from bertvision.errors import UserError, nearest
 from bertvision.evaluate.ensemble import BACKBONE, HOWS, Ensemble, How, Member, combine, greedy_selection
-from bertvision.evaluate.ragged import Ragged
 from bertvision.evaluate.score import Cost, Score, join_costs
 from bertvision.files import write_json
 from bertvision.recipe import Recipe

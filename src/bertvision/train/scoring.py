@@ -14,11 +14,10 @@ from torch import Tensor
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.flops import added, encoder_work, head_work
 from bertvision.backbone.states import together
-from bertvision.data.batches import Batch, by_length, collate
+from bertvision.data.batches import Batch, Ragged, by_length, collate
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import Ensemble, How, Member
-from bertvision.evaluate.ragged import Ragged
 from bertvision.evaluate.score import WEIGHT_BYTES, Cost, Score, join_costs, total_flops
 from bertvision.heads import Head
 from bertvision.recipe import EvaluateRecipe, Recipe

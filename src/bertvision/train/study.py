@@ -17,11 +17,10 @@ from bertvision.files import claim, save_tensors, sync, write_json
 from bertvision.recipe import FinetuneRecipe, Recipe, has_heads, head_spec, load_recipe
 from bertvision.runtime import Runtime, is_main
 from bertvision.tasks import Dataset
-from bertvision.train.bank import HeadBank, at_fractions, bank_feeds, train_bank
+from bertvision.train.bank import HeadBank, at_fractions, bank_feeds, refuse_too_large, train_bank
 from bertvision.train.choose import write_greedy
 from bertvision.train.compare import write_analysis, write_comparisons
 from bertvision.train.finetune import NAME, Along, Checkpoint, finetune, head_shape, start_files
-from bertvision.train.limits import refuse_too_large, refuse_too_long
 from bertvision.train.loop import Job
 from bertvision.train.progress import Journal, heads_stage, planned_stages, scored_splits, scoring_stage, tuning_stage
 from bertvision.train.run_dir import Cell, RunDir
@@ -315,7 +314,7 @@ class Study:
     @cached_property
     def _origin(self) -> "Origin":
         backbone = self._untuned()
-        refuse_too_long(self.recipe.data, backbone)
+        backbone.check_length(self.recipe.data.max_length)
         entries = [("finetune.head", self.recipe.finetune.head), *(("heads", one) for one in self.recipe.heads)]
         for where, entry in entries:
             if head_spec(entry).get("pooled"):
