@@ -8,6 +8,7 @@ sha256 of the lines above. Files without a digest (older ones, or written by han
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
@@ -320,3 +321,9 @@ def fitting(path: Path, what: str, way_out: str = WAY_OUT) -> Iterator[None]:
 
 def _damaged(path: Path, what: str, error: Exception, way_out: str) -> UserError:
     return UserError(f"{path}: damaged, or not a {what} ({one_line(error)}); {way_out}")
+
+
+def readable(size: float) -> str:
+    """A number of bytes in words: `1.5 GB`."""
+    power = min(4, int(math.log10(max(1, size))) // 3)
+    return f"{size / 1000**power:.{1 if power else 0}f} {('bytes', 'kB', 'MB', 'GB', 'TB')[power]}"

@@ -161,7 +161,7 @@ def search(
     if as_json:
         print_json({"best": str(job.best), "trials": rows})
         return
-    from bertvision.report.terminal import print_trials
+    from bertvision.report.lists import print_trials
 
     print_trials(rows, job.metric)
     print(f"best heads: {job.best}")
@@ -239,7 +239,7 @@ def cells(
     if as_json:
         print_json(rows)
         return
-    from bertvision.report.terminal import cell_lines
+    from bertvision.report.lists import cell_lines
 
     print("\n".join(cell_lines(rows, machine.name)))
     if why:
@@ -300,7 +300,7 @@ def forecast(
     if as_json:
         print_json(found)
         return
-    from bertvision.report.terminal import budget_lines
+    from bertvision.report.lists import budget_lines
 
     print("\n".join(budget_lines(found)))
 

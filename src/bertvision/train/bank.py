@@ -14,12 +14,12 @@ from bertvision.data.batches import BatchPlan
 from bertvision.data.windows import Windows
 from bertvision.devices import memory
 from bertvision.errors import TooLarge, UserError
-from bertvision.files import fitting, load_tensors, save_tensors
+from bertvision.files import fitting, load_tensors, readable, save_tensors
 from bertvision.heads import SPECS, Head, build_head, head_name, saved_spec
 from bertvision.heads.base import head_size
 from bertvision.recipe import BankRecipe, Recipe, head_spec
 from bertvision.runtime import CPU
-from bertvision.states.layout import Selection, readable
+from bertvision.states.layout import Selection
 from bertvision.tasks import Dataset
 from bertvision.train.feed import Feeds
 from bertvision.train.learner import Learner, Share, Task
