@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertvision.errors import UserError
-from bertvision.evaluate.ensemble import Ensemble, Member, _fits
+from bertvision.evaluate.ensemble import Ensemble, Member
 
 WEIGHT_BYTES = 4  # heads are kept in fp32
 SAME = 0.02  # a checkpoint whose cost differs by no more than this share counts as one of equal cost
@@ -150,7 +150,7 @@ class Score:
         texts = {key: row.get(key, "") for key in ("threshold_from", "note", "variant")}
         numbers = {key: value for key, value in row.items() if key not in shown and key not in texts}
         wrong = [key for key, value in texts.items() if not isinstance(value, str)]
-        wrong += [key for key, value in numbers.items() if not _fits(value, float)]
+        wrong += [key for key, value in numbers.items() if not is_number(value)]
         wrong += [] if "threshold" in numbers else ["threshold"]
         if wrong:
             raise UserError(f"{where}: {wrong[0]}: {row.get(wrong[0])!r} does not belong there")
@@ -164,6 +164,11 @@ class Score:
         also = {key.removeprefix("also_"): numbers.pop(key) for key in [*numbers] if key.startswith("also_")}
         main, tune = tuned[0] if tuned else ("", None)
         return cls(ensemble, threshold, texts.pop("threshold_from"), numbers, cost, main, tune, also, **texts)
+
+
+def is_number(value: object) -> bool:
+    """Whether a JSON value is a finite number; a boolean is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def pareto_front(cost: Sequence[float], score: Sequence[float]) -> NDArray[np.bool_]:

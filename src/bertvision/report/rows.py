@@ -1,7 +1,6 @@
 """Score rows of single runs -> rows of a table, and the published results that belong beside them."""
 
 import copy
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,7 @@ from bertvision import toml
 from bertvision.errors import UserError
 from bertvision.evaluate.bootstrap import Interval
 from bertvision.evaluate.ensemble import Ensemble
-from bertvision.evaluate.score import Score
+from bertvision.evaluate.score import Score, is_number
 from bertvision.report import TEXTS
 
 ROLES = ("backbone", "head", "ensemble")
@@ -218,10 +217,6 @@ def rows_by_kind(rows: Iterable[Row]) -> dict[str, list[Row]]:
 def main_rows(rows: Iterable[Row]) -> list[Row]:
     """The rows of heads that saw the whole training set, under the threshold a user would run with."""
     return next(iter(rows_by_kind(row for row in rows if row.fraction == 1).values()), [])
-
-
-def is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _identity(ensemble: Ensemble) -> tuple[Any, ...]:

@@ -2,9 +2,7 @@
 
 import math
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any, Literal
-
-from pydantic import PlainValidator
+from typing import Any, Literal
 
 from bertvision import __version__
 from bertvision.errors import UserError
@@ -96,7 +94,7 @@ class TaskConfig:
 
     __pydantic_config__ = STRICT
     task: Literal["spans", "labels", "score"]
-    ensemble: Annotated[Ensemble, PlainValidator(Ensemble.from_json)]
+    ensemble: Ensemble
     threshold: Number = 0.0
     decoding: Decoding = field(default_factory=Decoding)
     windows: Cutting = field(default_factory=Cutting)
