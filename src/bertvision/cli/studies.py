@@ -310,7 +310,7 @@ def _with_device(settings: list[str] | None, device: str) -> list[str]:
 
 
 def make_study(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bool = False) -> Any:
-    """What a recipe asks for, in the directory it is to be run in."""
+    """The study or series of a recipe, in the directory of its run."""
     from bertvision.recipe import load_recipe
     from bertvision.train import make_run
     from bertvision.train.run_dir import checked

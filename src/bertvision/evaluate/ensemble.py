@@ -127,7 +127,7 @@ class Ensemble:
 
     @classmethod
     def from_json(cls, table: Any) -> "Ensemble":
-        """From what `to_json` gave; UserError for anything else."""
+        """Reads the result of `to_json`; UserError for anything else."""
         return validate(cls, table, "ensemble")
 
 

@@ -53,7 +53,7 @@ def _toml(value: Any) -> str:
 
 
 def cell_lines(rows: Sequence[Mapping[str, Any]], device: str) -> list[str]:
-    """What `bertvision cells` prints: a line per cell, with its forecast for one device if there is one."""
+    """The output of `bertvision cells`: a line per cell, with its forecast for one device if there is one."""
     lines = [f"{'':4}  {'cell':32}  {'kind':16}  {'FLOPs':>8}  {'memory':>8}  {f'hours, {device}':>11}  state"]
     for row in rows:
         state = "done" if row["done"] else "ready" if row["ready"] else "waits for its checkpoint"
@@ -66,7 +66,7 @@ def cell_lines(rows: Sequence[Mapping[str, Any]], device: str) -> list[str]:
 
 
 def budget_lines(found: Mapping[str, Any]) -> list[str]:
-    """What `bertvision forecast` prints: a line per cell, the total, the ways to use several devices, assumptions."""
+    """The output of `bertvision forecast`: a line per cell, the total, the ways to use several devices, assumptions."""
     device, total, walls = found["device"], found["total"], found["wall_hours"]
     rates = ", ".join(f"{name} {rate:.3g}" for name, rate in device["tflops"].items())
     lines = [

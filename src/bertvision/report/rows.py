@@ -220,7 +220,7 @@ def main_rows(rows: Iterable[Row]) -> list[Row]:
 
 
 def _identity(ensemble: Ensemble) -> tuple[Any, ...]:
-    """What the ensembles of several seeds have in common; chosen ones may have other members in each seed."""
+    """A key that ensembles of several seeds share; chosen ones may have other members with each seed."""
     if ensemble.chosen in ("best", "greedy"):
         return (ensemble.chosen,)
     return (ensemble.chosen, *((one.head, one.fraction, one.head_epochs) for one in ensemble.members))

@@ -169,7 +169,7 @@ class ReaderConfig:
 
     @classmethod
     def from_json(cls, table: Any, where: str) -> "ReaderConfig":
-        """What `to_json` gave, in this format or an older one, checked; errors begin with `where`."""
+        """Reads the result of `to_json`, in this format or an older one; errors begin with `where`."""
         if not isinstance(table, dict) or "format" not in table or not isinstance(table.get("tasks"), dict):
             raise UserError(f"{where}: not the configuration of a reader; `bertvision study RECIPE` leaves one")
         if table["format"] not in range(1, FORMAT + 1):

@@ -192,7 +192,7 @@ class LabelPredictions:
 
     @classmethod
     def from_json(cls, rows: Mapping[str, Any], where: str = "predictions") -> "LabelPredictions":
-        """Reads what `to_json` gave."""
+        """Reads the result of `to_json`."""
         with reading_predictions(where):
             labels = tuple(next(iter(rows.values()))["probabilities"]) if rows else ()
             found = [[float(row["probabilities"][label]) for label in labels] for row in rows.values()]

@@ -173,7 +173,7 @@ class ScorePredictions:
 
     @classmethod
     def from_json(cls, rows: Mapping[str, Any], where: str = "predictions") -> "ScorePredictions":
-        """Reads what `to_json` gave."""
+        """Reads the result of `to_json`."""
         with reading_predictions(where):
             return cls(list(rows), np.array([float(row["score"]) for row in rows.values()]))
 

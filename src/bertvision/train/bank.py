@@ -186,7 +186,7 @@ def _training(recipe: BankRecipe, entry: Mapping[str, Any]) -> BankRecipe:
 
 
 def training_notes(learners: Sequence[Learner], feed: Feed | None, identity: str) -> dict[str, Any]:
-    """What is noted with a bank: seconds and FLOPs of each head and of the feed, why heads were dropped, its identity.
+    """The notes saved with a bank: seconds and FLOPs of heads and feed, why heads were dropped, its identity.
 
     feed: None for heads that learned along, whose states cost nothing.
     """

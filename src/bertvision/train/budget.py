@@ -188,7 +188,7 @@ class StudyBudget:
         return found
 
     def row(self, cell: StudyCell, machine: Machine) -> dict[str, Any]:
-        """What a cell needs. memory_bytes: weights, gradients and moments, without activations."""
+        """The forecast of a cell. memory_bytes: weights, gradients and moments, without activations."""
         tuning, bank, own = self.recipe.finetune, self.recipe.bank, sum(p.numel() for p in self.bank.parameters())
         is_tuning, along = cell.epoch is None, bank.feed == "along"
         bankless = along or cell.epoch is None or not has_heads(self.recipe, cell.epoch)

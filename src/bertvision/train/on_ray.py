@@ -170,7 +170,7 @@ def _connect(address: str) -> Any:
 
 
 def do_piece(place: Place, do: Do, piece: Any) -> tuple[str, Any]:
-    """Does a piece in a worker: the text of an error the user can fix, or "", and what came of it."""
+    """Does a piece in a worker: the text of an error the user can fix, or "", and the result."""
     import torch
 
     from bertvision.registry import load_code

@@ -26,7 +26,7 @@ from bertvision.devices import peak_memory
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import Ensemble
 from bertvision.evaluate.score import Cost, Score
-from bertvision.files import read_json, read_sealed, remove, sealed, write_json, write_text
+from bertvision.files import read_json, read_with_digest, remove, with_digest, write_json, write_text
 from bertvision.recipe import Recipe, load_recipe, reached, to_toml
 from bertvision.train.contents import Contents, read_contents
 
@@ -139,12 +139,12 @@ class RunDir:
 
     def recipe(self) -> Recipe:
         if self._recipe is None:
-            read_sealed(self.recipe_file, "recipe", "restore it")
+            read_with_digest(self.recipe_file, "recipe", "restore it")
             self._recipe = load_recipe(self.recipe_file)
         return self._recipe
 
     def write_recipe(self, recipe: Recipe) -> None:
-        write_text(self.recipe_file, sealed(to_toml(recipe)), durable=True)
+        write_text(self.recipe_file, with_digest(to_toml(recipe)), durable=True)
 
     @property
     def epochs(self) -> list[float]:
@@ -163,7 +163,7 @@ class RunDir:
         return {path.name for path in paths} | {"figures", "report.html", "report.md"}
 
     def facts(self) -> dict[str, Any]:
-        """What is known about the run: versions, machine, data, times, memory."""
+        """Facts about the run: versions, machine, data, times, memory."""
         return read_json(self.facts_file, "study file") if self.facts_file.is_file() else {}
 
     def add_facts(self, **values: Any) -> None:

@@ -54,7 +54,7 @@ class Search:
 
     @property
     def metric(self) -> str:
-        """What is maximised, on tune."""
+        """The metric that is maximised, on tune."""
         return self.task.metrics[-1]
 
     @property
