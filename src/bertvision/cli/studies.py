@@ -70,7 +70,7 @@ def _write_curves(job: Any, tensorboard: bool, trackio: bool) -> None:
     if trackio:
         need_trackio()
     for one in job.studies:
-        place = one.directory / ("trackio" if trackio else "tensorboard")
+        place = one.run_dir.trackio if trackio else one.run_dir.tensorboard
         one.journal.scalars = Scalars(place, TrackioWriter if trackio else None)
 
 

@@ -25,7 +25,7 @@ from bertvision.serve.card import write_card
 from bertvision.serve.config import VERBS, Cutting, Decoding, ReaderConfig, TaskConfig
 from bertvision.serve.engines import TorchEngine
 from bertvision.serve.reader import Progress, Reader
-from bertvision.serve.reader_dir import lasting
+from bertvision.serve.reader_dir import CONFIG, lasting
 from bertvision.tasks import Dataset, Task
 from bertvision.train.bank import unique_names
 from bertvision.train.choose import named
@@ -115,11 +115,10 @@ def head_depths(recipe: Recipe) -> dict[str, int]:
 def leave_reader(run: Path) -> Path:
     """The reader of a finished run, at RUN/reader; one that was made from the same scores stays as it is."""
     opened = RunDir.open(run)
-    made = opened.reader / "made_from.json"
-    if (opened.reader / "config.json").is_file() and opened.is_current(made, choices=True):
+    if (opened.reader / CONFIG).is_file() and opened.is_current(opened.reader_note, choices=True):
         return opened.reader
     place = build_reader(run, opened.reader)
-    write_json(made, {"made_from": opened.digest(choices=True)})
+    write_json(opened.reader_note, {"made_from": opened.digest(choices=True)})
     return place
 
 

@@ -71,12 +71,15 @@ class Cells:
 
     def notes(self, cell: StudyCell) -> Path:
         """Where the log and the facts of a cell are until the run is complete."""
+        return self._apart(cell).log_file.parent
+
+    def _apart(self, cell: StudyCell) -> RunDir:
         run = self.study(cell).run_dir
-        return RunDir(run.path, run.recipe(), cell.id).log_file.parent
+        return RunDir(run.path, run.recipe(), cell.id)
 
     def stage(self, cell: StudyCell) -> tuple[str, float]:
         """The last stage of a cell that is done elsewhere, and which share of it is done."""
-        return last_stage(self.notes(cell) / "log.jsonl")
+        return last_stage(self._apart(cell).log_file)
 
     @property
     def done(self) -> bool:
