@@ -18,8 +18,8 @@ from statistics import median
 from bertvision.backbone.backbone import Backbone
 from bertvision.data.squad import Record, write_articles
 from bertvision.recipe import from_table, load_recipe, to_toml
+from bertvision.train import make_run
 from bertvision.train.cells import Cells
-from bertvision.train.series import make_run
 from bertvision.train.workers import Processes, View, fill
 from side_by_side import Finding, Race, main, seconds, squad
 

@@ -226,7 +226,9 @@ def _main(words: Sequence[str], cwd: str, out: str, err: str, largest: int, env:
     if size := env.get("SHARD_BYTES"):
         write.write_store.__kwdefaults__["shard_bytes"] = int(size)
     if pause := env.get("SLOW"):
-        scoring._look, write.write_shard = (_slower(work, float(pause)) for work in (scoring._look, write.write_shard))
+        scoring._batch_logits, write.write_shard = (
+            _slower(work, float(pause)) for work in (scoring._batch_logits, write.write_shard)
+        )
     from bertvision import cli
 
     if env.get("LATE") == env.get("RANK", "0"):

@@ -28,7 +28,7 @@ def no_panic(what: str) -> Iterator[None]:
 
 
 def one_line(error: BaseException, most: int = 200) -> str:
-    """What an error says, on one line of at most so many characters."""
+    """The text of an error on one line, cut to so many characters."""
     return " ".join(str(error).split())[:most]
 
 

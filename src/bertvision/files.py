@@ -8,6 +8,7 @@ sha256 of the lines above. Files without a digest (older ones, or written by han
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
@@ -176,12 +177,12 @@ def read_text(path: Path, way_out: str = "check the path") -> str:
         raise UserError(f"{path}: line {line} is not UTF-8; save the file as UTF-8") from None
 
 
-def sealed(text: str) -> str:
+def with_digest(text: str) -> str:
     """Lines of text and, as one more line of blanks, their digest."""
     return f"{text}{_blanks(text)}\n"
 
 
-def read_sealed(path: Path, what: str = "file", way_out: str = WAY_OUT) -> str:
+def read_with_digest(path: Path, what: str = "file", way_out: str = WAY_OUT) -> str:
     """The text of a file; UserError if it is missing, or does not fit the digest in its last line."""
 
     def read() -> str:
@@ -210,12 +211,12 @@ def write_json(path: Path, value: Any, *, durable: bool = False) -> None:
         parts = [compact({str(key): part})[1:-1] for key, part in value.items()] if isinstance(value, dict) else value
         lines = ",\n ".join(parts if isinstance(value, dict) else map(compact, value))
         text = f"{text[0]}\n {lines}\n{text[-1]}"
-    write_text(path, sealed(text + "\n"), durable=durable)
+    write_text(path, with_digest(text + "\n"), durable=durable)
 
 
 def read_json(path: Path, what: str = "file", way_out: str = WAY_OUT) -> Any:
     """The JSON in `path`; UserError if it is missing or damaged. what: what the file should be."""
-    text = read_sealed(path, what, way_out)
+    text = read_with_digest(path, what, way_out)
     return _read(path, what, lambda: json.loads(text), way_out)
 
 
@@ -320,3 +321,9 @@ def fitting(path: Path, what: str, way_out: str = WAY_OUT) -> Iterator[None]:
 
 def _damaged(path: Path, what: str, error: Exception, way_out: str) -> UserError:
     return UserError(f"{path}: damaged, or not a {what} ({one_line(error)}); {way_out}")
+
+
+def readable(size: float) -> str:
+    """A number of bytes in words: `1.5 GB`."""
+    power = min(4, int(math.log10(max(1, size))) // 3)
+    return f"{size / 1000**power:.{1 if power else 0}f} {('bytes', 'kB', 'MB', 'GB', 'TB')[power]}"

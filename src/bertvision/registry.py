@@ -26,7 +26,7 @@ class Registry(MutableMapping[str, Any]):
 
     @cached_property
     def points(self) -> dict[str, EntryPoint]:
-        """What can be imported, by name; what is built in goes before what a package offers."""
+        """Importable objects by name; built-in ones take precedence over those of packages."""
         own = {name: EntryPoint(name, place, self.group) for name, place in self.builtin.items()}
         return {point.name: point for point in entry_points(group=self.group)} | own
 
@@ -43,7 +43,7 @@ class Registry(MutableMapping[str, Any]):
         return add
 
     def named(self, name: object, key: str) -> Any:
-        """What is called `name`; UserError, beginning with `key`, if nothing is."""
+        """The object registered as `name`; a UserError that begins with `key` if there is none."""
         if not isinstance(name, str) or name not in self:
             hint = f"{nearest(str(name), self)}; one of your own needs --code FILE"
             raise UserError(f"{key}: no {self.what} is called {name!r}; {hint}")

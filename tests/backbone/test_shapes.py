@@ -3,7 +3,7 @@
 import pytest
 
 from bertvision.backbone.anatomy import blocks, layer_count, projections
-from bertvision.backbone.shapes import ALIASES, SHAPES, configuration, empty_model
+from bertvision.backbone.loading import SHAPES, SHORT, configuration, empty_model
 from bertvision.backbone.tuning import count
 from bertvision.errors import UserError
 from encoders import FAMILIES, save_tiny, tiny_encoder
@@ -38,7 +38,7 @@ def test_published_size(name):
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_known_shape_can_be_taken_apart(name):
     model = empty_model(name)
-    assert set(ALIASES.values()) <= SHAPES.keys() and name not in ALIASES
+    assert set(SHORT.values()) <= SHAPES.keys() and name not in SHORT
     own = blocks(model)
     assert len(projections(model)) == len(own)
     assert len(own) == (1 if name.startswith("albert") else layer_count(model) - 1)

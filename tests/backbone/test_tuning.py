@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import gelu, linear
 
 from bertvision.backbone.anatomy import blocks, projections
-from bertvision.backbone.shapes import empty_model
+from bertvision.backbone.loading import empty_model
 from bertvision.backbone.tuning import Adapter, Tuning, apply, count, first_trained, is_added, is_split, set_training
 from bertvision.errors import UserError
 from encoders import FAMILIES, tiny_batch, tiny_encoder

@@ -18,7 +18,7 @@ from bertvision.cli import app, data_app, main
 from bertvision.cli.options import print_table
 from bertvision.evaluate.ensemble import GREEDY
 from bertvision.heads import HEADS
-from bertvision.report.terminal import download_bar
+from bertvision.report.lists import download_bar
 from runs import Command, Done, bertvision, encoder, questions, tiny_recipe
 
 VERBS = [[command.callback.__name__] for command in app.registered_commands]
@@ -115,6 +115,13 @@ def test_help_imports_nothing_heavy():
     code = "import sys; from bertvision.cli import app; app(['--help'], standalone_mode=False); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "transformers", "pydantic", "numpy"} & set(done.stdout.split())
+
+
+@pytest.mark.parametrize("verb", ["heads", "params", "recipe"])
+def test_a_list_imports_no_encoder_and_draws_nothing(verb):
+    code = f"import sys; from bertvision.cli import app; app([{verb!r}], standalone_mode=False); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"transformers", "matplotlib", "scipy"} & set(done.stdout.splitlines()[-1].split())
 
 
 def test_recipe_prints_the_reference_and_the_schema(tmp_path):

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bertvision.data.batches import BatchPlan, by_length, collate, cut, nested_fraction
+from bertvision.data.batches import BatchPlan, Ragged, by_length, collate, cut, nested_fraction
 from bertvision.data.squad import Record
 from bertvision.data.windows import make_windows
 from encoders import tiny_tokenizer
@@ -169,3 +169,10 @@ def test_padding_on_real_questions():
     training, inference = waste(plan.batches, windows.lengths), waste(by_length(windows.lengths, 8192), windows.lengths)
     assert training <= 0.05
     assert inference <= 0.05
+
+
+def test_ragged_rows_find_their_place():
+    ragged = Ragged(np.array([0, 2, 3, 6]), 1)
+    ragged.add(np.array([2, 0]), torch.tensor([[3.0], [4], [5], [0], [1]]))
+    ragged.add(np.array([1]), torch.tensor([[0.1]]))
+    assert torch.equal(ragged.values[:, 0], torch.tensor([0, 1, 0.1, 3, 4, 5]))  # not a bit is lost

@@ -63,11 +63,17 @@ def test_json_gives_a_row_back_whatever_the_names(found, how, weighted):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"ensemble": None}, "here: ensemble: not a table"),
-        ({"ensemble": {"members": []}}, "ensemble.members: there is none"),
-        ({"ensemble": {"members": [{"head": "pool", "seed": "1", "epoch": 1.0}]}}, "wrong or incomplete at 'seed'"),
-        ({"ensemble": {"members": [POOL.to_json()], "how": "median"}}, "ensemble.how: 'median'"),
-        ({"ensemble": {"members": [POOL.to_json()], "weights": [0.5, 0.5]}}, "ensemble.weights"),
+        ({"ensemble": None}, "here: ensemble: must be a table"),
+        ({"ensemble": {"members": []}}, "here: ensemble: members: there is none"),
+        (
+            {"ensemble": {"members": [{"head": "pool", "seed": "1", "epoch": 1.0}]}},
+            "ensemble: members.0.seed: must be a whole number",
+        ),
+        (
+            {"ensemble": {"members": [POOL.to_json()], "how": "median"}},
+            "ensemble: how: must be 'max', 'mean' or 'product', not 'median'",
+        ),
+        ({"ensemble": {"members": [POOL.to_json()], "weights": [0.5, 0.5]}}, "ensemble: weights: "),
         ({"f1": "high"}, "here: f1: 'high'"),
         ({"threshold": True}, "here: threshold: True"),
         ({"threshold_from": 3}, "here: threshold_from: 3"),

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from bertvision.backbone.anatomy import layer_count, width
+from bertvision.backbone.loading import SHAPES, empty_model
 from bertvision.backbone.plan import known_plan, known_shape
-from bertvision.backbone.shapes import SHAPES, empty_model
 from bertvision.backbone.tuning import Tuning, apply
 from bertvision.errors import UserError
 from bertvision.heads.catalog import parameter_table

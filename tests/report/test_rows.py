@@ -12,6 +12,7 @@ from bertvision.evaluate.bootstrap import Interval
 from bertvision.evaluate.ensemble import BEST, GREEDY
 from bertvision.report.findings import expected_layer, gains_of_layers
 from bertvision.report.grid import main_grid, member_grid, paper_grid
+from bertvision.report.lists import print_heads, print_trials
 from bertvision.report.reading import unscored
 from bertvision.report.rows import (
     Metric,
@@ -24,7 +25,7 @@ from bertvision.report.rows import (
     with_intervals,
     without_counterpart,
 )
-from bertvision.report.terminal import print_heads, print_trials, score_table
+from bertvision.report.terminal import score_table
 from report.rows import row, summarised
 
 EM_F1 = [Metric("exact", "EM", 2), Metric("f1", "F1", 2)]

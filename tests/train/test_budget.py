@@ -9,9 +9,9 @@ import yaml
 
 from bertvision.errors import UserError
 from bertvision.recipe import load_recipe
+from bertvision.train import make_run
 from bertvision.train.budget import Machine, budget
 from bertvision.train.cells import Cells
-from bertvision.train.series import make_run
 from runs import bertvision, recipe_of, tiny_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"

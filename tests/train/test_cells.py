@@ -13,8 +13,8 @@ import pytest
 
 from bertvision.errors import UserError
 from bertvision.files import Busy, claim, release, write_json
+from bertvision.train import make_run
 from bertvision.train.cells import Cells, StudyCell
-from bertvision.train.series import make_run
 from bertvision.train.workers import Processes, View, fill
 from runs import Command, bertvision, processes, recipe_of, tiny_recipe
 from tunings import assert_same, tensors

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from bertvision.cli import app
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import GREEDY, HOWS, Ensemble, Member
-from bertvision.train.choose import Committee, ensemble_run, padded, write_greedy
+from bertvision.train.choose import EnsembleScorer, ensemble_run, padded, write_greedy
 from bertvision.train.compare import compare
 from bertvision.train.run_dir import RunDir
 from bertvision.train.stored import Stored
@@ -39,7 +39,7 @@ def test_stored_members_predict_what_the_study_found(split):
     pool = Member("pool", 1, 1.0)
     (best,) = {row.ensemble for row in stored.run.rows((1, 1.0)) if row.ensemble.chosen == "best"}
     for one in (Ensemble.of(pool), best):
-        found = Committee(stored, "max").predict(split, dict.fromkeys(one.members, 1.0))
+        found = EnsembleScorer(stored, "max").predict(split, dict.fromkeys(one.members, 1.0))
         known = stored.predictions(one, split)
         assert found.ids == known.ids
         assert found.no_answer.tolist() == known.no_answer.tolist()
@@ -60,7 +60,7 @@ def test_an_ensemble_of_one_scores_what_its_member_scores(kind, tmp_path):
     assert len(rows) >= 2
     for row in rows:
         one = Ensemble(row.ensemble.members, (1.0,), "mean", "greedy")
-        found, predictions = Committee(stored, "mean").report(one, row.cost)
+        found, predictions = EnsembleScorer(stored, "mean").report(one, row.cost)
         (same,) = [other for other in found if other.threshold_from == row.threshold_from]
         scores = {key: value for key, value in row.metrics.items() if key != "loss"}  # of members, not of ensembles
         assert (same.threshold, same.metrics, same.tune) == (row.threshold, scores, row.tune)
@@ -85,11 +85,11 @@ def test_all_members_by_default(tmp_path, how):
 def test_greedy_is_no_worse_on_tune_than_its_best_single(tmp_path, how):
     _, saved = ensemble(tmp_path, greedy=True, how=how, seed="all", checkpoints=[0.5, 1.0])
     everyone = [Member(m, s, e) for m in ("", "pool", "last") for e in EPOCHS for s in SEEDS]
-    committee = Committee(Stored.open(finished_run()), how)
-    assert saved["tune_f1"] >= max(committee.tuned({one: 1.0})[1] for one in everyone)
+    scorer = EnsembleScorer(Stored.open(finished_run()), how)
+    assert saved["tune_f1"] >= max(scorer.tuned({one: 1.0})[1] for one in everyone)
     assert saved["chosen"] == "greedy" and sum(one["weight"] for one in saved["members"]) == pytest.approx(1)
     found = Ensemble.from_json(saved["test"][0]["ensemble"])  # the file says how to form it again
-    assert committee.tuned(dict(zip(found.members, found.weights))) == (saved["threshold"], saved["tune_f1"])
+    assert scorer.tuned(dict(zip(found.members, found.weights))) == (saved["threshold"], saved["tune_f1"])
 
 
 def test_members_of_other_checkpoints_and_seeds(tmp_path):
@@ -113,7 +113,7 @@ def test_texts(tmp_path, task, how):
     assert [row["threshold_from"] for row in rows] == [""] * 3
     stored, pair = Stored.open(run), [Member("", 1, 1.0), Member("pool", 1, 1.0)]
     backbone, pool = (stored.predictions(Ensemble.of(one), "test") for one in pair)
-    found = Committee(stored, how).predict("test", dict.fromkeys(pair, 0.5))
+    found = EnsembleScorer(stored, how).predict("test", dict.fromkeys(pair, 0.5))
     if task == "score":  # always the mean
         assert found.numbers == pytest.approx((backbone.numbers + pool.numbers) / 2, abs=0.02)
     elif how == "mean":
@@ -175,17 +175,17 @@ def test_the_commands(tmp_path):
 
 def test_a_study_chooses_an_ensemble_for_every_checkpoint_and_seed():
     stored = Stored.open(finished_run())
-    rows, committee = stored.run.greedy(), Committee(stored, "mean")
+    rows, scorer = stored.run.greedy(), EnsembleScorer(stored, "mean")
     assert [(row.cell, row.threshold_from) for row in rows] == [
         ((seed, epoch), origin) for seed in SEEDS for epoch in EPOCHS for origin in ("zero", "tune")
     ]
     for row in rows[1::2]:
         weights = dict(zip(row.ensemble.members, row.ensemble.weights, strict=True))
         assert row.name == GREEDY and row.ensemble.how == "mean" and sum(weights.values()) == pytest.approx(1)
-        assert committee.tuned(weights) == (row.threshold, row.tune)
+        assert scorer.tuned(weights) == (row.threshold, row.tune)
         singles = [one for one in stored.run.rows(row.cell) if one.ensemble.is_single]
-        assert row.tune >= max(committee.tuned({one.ensemble.members[0]: 1.0})[1] for one in singles)
-        found = stored.task.scores(committee.predict("test", weights), stored.sets()["test"], row.threshold)
+        assert row.tune >= max(scorer.tuned({one.ensemble.members[0]: 1.0})[1] for one in singles)
+        found = stored.task.scores(scorer.predict("test", weights), stored.sets()["test"], row.threshold)
         assert row.metrics["f1"] == found["f1"]
 
 

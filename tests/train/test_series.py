@@ -14,10 +14,11 @@ from bertvision.errors import UserError
 from bertvision.files import load_tensors, write_json
 from bertvision.recipe import Recipe, load_recipe
 from bertvision.report.page import write_report
+from bertvision.train import make_run
 from bertvision.train.compare import join_comparisons
 from bertvision.train.evaluation import predict_run, score_run, submit_run
 from bertvision.train.run_dir import RunDir
-from bertvision.train.series import Series, make_run, variant_recipes
+from bertvision.train.series import Series, variant_recipes
 from bertvision.train.stored import Stored
 from bertvision.train.study import Study
 from runs import questions, recipe_of, tiny_recipe

@@ -205,6 +205,12 @@ class Backbone(nn.Module):
         if not has_trained_pooler(self.model):
             raise UserError(f"{where}: {self.name} has no trained pooler; leave it out, or choose an encoder with one")
 
+    def check_length(self, max_length: int) -> None:
+        """UserError if windows may be longer than the encoder has positions for."""
+        if max_length > self.longest:
+            room = f"more than {self.name} has positions for ({self.longest})"
+            raise UserError(f"data.max_length: {max_length} is {room}")
+
     def _in_slices(self, batch: Batch, reads: Reads, tokens: int) -> Tensor:
         """(B, L, tokens, H) from several passes of the encoder, rows of similar length together; padding is zero."""
         lengths = batch.mask.sum(dim=1).numpy()

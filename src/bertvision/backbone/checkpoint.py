@@ -60,7 +60,7 @@ def parse_compression(text: str) -> list[Compression]:
 
 
 class Difference:
-    """What tuning changed, ready to be compressed at any rank. plain, tuned: tensors by name, of the same shapes.
+    """The difference made by tuning, to be compressed at any rank. plain, tuned: tensors by name, of the same shapes.
 
     A tensor that the plain encoder does not have, as those of adapters, is its own difference.
     """
@@ -147,7 +147,7 @@ class Plain:
         self._fingerprints = _fingerprints(model, {})
 
     def difference(self, model: PreTrainedModel) -> Difference:
-        """What tuning has changed in `model`, to be compressed at one rank or several."""
+        """The difference that tuning made to `model`, to be compressed at one rank or several."""
         trained = trained_state(model)
         own = {name: self._tensors[_plain(name)] for name in trained if not is_added(name)}
         return Difference(own, trained)

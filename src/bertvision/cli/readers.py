@@ -172,13 +172,14 @@ def reader(
     """Make a reader of a run; a study makes one by itself."""
     from bertvision.serve.ask import reading_bar
     from bertvision.serve.build import Wanted, build_reader
+    from bertvision.train.run_dir import RunDir
 
     with reading_bar(False) as progress:
         leaving = [name.strip() for name in exits.split(",") if name.strip()]
         wanted = Wanted(checkpoint, seed, members or None, how, depth, leaving)  # type: ignore[arg-type]
         saved: Any = {"storage": storage, "threshold_data": threshold_data, "compress": compress, "progress": progress}
         saved |= {"device": device}
-        place = build_reader(run, out or run / "reader", wanted, **saved)
+        place = build_reader(run, out or RunDir(run).reader, wanted, **saved)
     print_json({"path": str(place)}) if as_json else print(place)
 
 

@@ -64,8 +64,9 @@ def evaluate(
 
 def _is_reader(path: Path) -> bool:
     from bertvision.serve.reader_dir import CONFIG, PACKAGED
+    from bertvision.train.run_dir import RunDir
 
-    own = (path / CONFIG).is_file() and not (path / "recipe.toml").is_file()
+    own = (path / CONFIG).is_file() and not RunDir(path).recipe_file.is_file()
     return own or (not path.exists() and path.name == str(path) and (PACKAGED / path / CONFIG).is_file())
 
 

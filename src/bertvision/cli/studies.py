@@ -70,7 +70,7 @@ def _write_curves(job: Any, tensorboard: bool, trackio: bool) -> None:
     if trackio:
         need_trackio()
     for one in job.studies:
-        place = one.directory / ("trackio" if trackio else "tensorboard")
+        place = one.run_dir.trackio if trackio else one.run_dir.tensorboard
         one.journal.scalars = Scalars(place, TrackioWriter if trackio else None)
 
 
@@ -78,7 +78,6 @@ def print_outcome(job: Any, as_json: bool) -> None:
     """Writes report and readers of a finished run, and prints its scores."""
     from bertvision.report.page import write_pages
     from bertvision.report.reading import read_study
-    from bertvision.report.terminal import print_study
     from bertvision.serve.build import leave_reader
 
     readers = [leave_reader(one.directory) for one in job.studies if one.task.served]
@@ -87,6 +86,8 @@ def print_outcome(job: Any, as_json: bool) -> None:
     if as_json:
         print_json([score.to_json() for score in found.scores])
         return
+    from bertvision.report.terminal import print_study
+
     print_study(found)
     print(f"report: {page}")
     print("\n".join(f"reader: {reader}" for reader in readers))
@@ -160,7 +161,7 @@ def search(
     if as_json:
         print_json({"best": str(job.best), "trials": rows})
         return
-    from bertvision.report.terminal import print_trials
+    from bertvision.report.lists import print_trials
 
     print_trials(rows, job.metric)
     print(f"best heads: {job.best}")
@@ -238,7 +239,7 @@ def cells(
     if as_json:
         print_json(rows)
         return
-    from bertvision.report.terminal import cell_lines
+    from bertvision.report.lists import cell_lines
 
     print("\n".join(cell_lines(rows, machine.name)))
     if why:
@@ -299,7 +300,7 @@ def forecast(
     if as_json:
         print_json(found)
         return
-    from bertvision.report.terminal import budget_lines
+    from bertvision.report.lists import budget_lines
 
     print("\n".join(budget_lines(found)))
 
@@ -309,10 +310,10 @@ def _with_device(settings: list[str] | None, device: str) -> list[str]:
 
 
 def make_study(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bool = False) -> Any:
-    """What a recipe asks for, in the directory it is to be run in."""
+    """The study or series of a recipe, in the directory of its run."""
     from bertvision.recipe import load_recipe
+    from bertvision.train import make_run
     from bertvision.train.run_dir import checked
-    from bertvision.train.series import make_run
 
     loaded = load_recipe(recipe, settings or ())
     place = out or Path("runs") / checked(recipe.stem, f"{recipe}: its name as that of the run", "give --out")

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from bertvision.data.sources import GLUE as PREFIX
 from bertvision.data.tables import Row, read_columns
 from bertvision.errors import UserError, nearest
 from bertvision.files import write_text
 
-PREFIX = "glue:"
 HUB = "nyu-mll/glue"
 SCALE = (0.0, 5.0)  # of STS-B
 COLA_HEADER = ("source", "label", "original", "sentence")  # train.tsv and dev.tsv have no header

@@ -8,19 +8,21 @@ import copy
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bertvision.data import glue
 from bertvision.data.squad import Articles, check_articles, questions, read_articles
-from bertvision.data.tables import SUFFIXES, Example, is_table, read_columns
 from bertvision.errors import UserError, nearest
 from bertvision.recipe import DataRecipe
 from bertvision.registry import SOURCES
+
+if TYPE_CHECKING:
+    from bertvision.data.tables import Example
 
 SAMPLE_SIZES = {"train": 3000, "tune": 400, "test": 800}
 SAMPLE_SEED = 1
 HUB_NAMES = {"squad": "rajpurkar/squad", "squad_v2": "rajpurkar/squad_v2"}
 HUB_SPLITS = ("train", "validation")
+GLUE = "glue:"  # opens the name of a GLUE source
 TITLE_END = re.compile(r",(?!_)")  # a comma within a title is followed by an underscore: Fresno,_California
 
 
@@ -69,12 +71,14 @@ def is_synthetic(source: str) -> bool:
 
 def is_text(source: str) -> bool:
     """Whether a source holds texts with labels or scores rather than questions on paragraphs; all its parts must."""
+    from bertvision.data.tables import is_table  # questions need no tables
+
     found = []
     for part in parts(source):
         whole = re.sub(r"[*#][\d/]+$", "", part)
         if whole != part and is_table(whole) and not _exists(part):
             raise UserError(f"{part}: only files of questions on paragraphs can be split or repeated; name {whole}")
-        found.append(_registered(part, "texts") is not None or part.startswith(glue.PREFIX) or is_table(part))
+        found.append(_registered(part, "texts") is not None or part.startswith(GLUE) or is_table(part))
     if any(found) != all(found):
         raise UserError(f"{source}: joins questions on paragraphs with tables of texts; name one kind")
     return all(found)
@@ -84,7 +88,7 @@ class Examples(NamedTuple):
     """A set of texts. notes: sentences worth showing to the user."""
 
     source: str
-    examples: list[Example]
+    examples: "list[Example]"
     notes: tuple[str, ...] = ()
 
 
@@ -94,6 +98,8 @@ def read_examples(source: str, data: DataRecipe, labelled: bool = True) -> Examp
     In your own table, data.text names one or two columns and data.label the one to learn. labelled: whether targets
     are wanted; otherwise there need be none.
     """
+    from bertvision.data.tables import Example
+
     notes: list[str] = []
     found = [each for part in parts(source) for each in _examples(part, data, labelled, notes)]
     numbered = [
@@ -103,13 +109,16 @@ def read_examples(source: str, data: DataRecipe, labelled: bool = True) -> Examp
     return Examples(source, numbered, tuple(notes))
 
 
-def _examples(part: str, data: DataRecipe, labelled: bool, notes: list[str]) -> list[Example]:
+def _examples(part: str, data: DataRecipe, labelled: bool, notes: list[str]) -> "list[Example]":
     """The examples of one source, not yet numbered."""
+    from bertvision.data import glue
+    from bertvision.data.tables import SUFFIXES, Example, is_table, read_columns
+
     if load := _registered(part, "texts"):
         return load(part)
     left_out: list[int] = []
     broken = left_out if data.broken == "leave out" else None
-    if part.startswith(glue.PREFIX):
+    if part.startswith(GLUE):
         texts = len(glue.GLUE[glue.parse(part)[0]].text)
         origin, rows = glue.read(part, data.glue, broken)
     else:

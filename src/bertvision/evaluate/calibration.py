@@ -9,7 +9,6 @@ import numpy as np
 from annotated_types import Interval
 from numpy.typing import ArrayLike, NDArray
 
-from bertvision.evaluate.metrics import ranks
 from bertvision.schema import LARGEST, STRICT, Number
 
 SATURATED = 50.0  # no-answer scores beyond it say no more
@@ -151,5 +150,7 @@ def auroc(score: ArrayLike, happened: ArrayLike) -> float | None:
     wins, losses = int(positive.sum()), int((~positive).sum())
     if not wins or not losses:
         return None
-    order = ranks(np.asarray(score, np.float64))
-    return float((order[positive].sum() - wins * (wins + 1) / 2) / (wins * losses))
+    scores = np.asarray(score, np.float64)
+    others = np.sort(scores[~positive])
+    below, not_above = (np.searchsorted(others, scores[positive], side) for side in ("left", "right"))
+    return float((below + not_above).sum() / 2 / (wins * losses))

@@ -2,11 +2,12 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from bertvision.errors import UserError
+from bertvision.schema import STRICT, NonNegative, Share, validate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,11 +30,12 @@ class Member:
     of the training set the head saw. head_epochs: after how many epochs of its training it was kept, None = the end.
     """
 
+    __pydantic_config__ = STRICT
     head: str
     seed: int
-    epoch: float
-    fraction: float = 1.0
-    head_epochs: float | None = None
+    epoch: NonNegative
+    fraction: Share = 1.0
+    head_epochs: NonNegative | None = None
 
     @property
     def kind(self) -> Literal["backbone", "head"]:
@@ -61,17 +63,6 @@ class Member:
         about |= {} if self.fraction == 1 else {"fraction": self.fraction}
         return about | ({} if self.head_epochs is None else {"head_epochs": self.head_epochs})
 
-    @classmethod
-    def from_json(cls, table: Any) -> "Member":
-        if not isinstance(table, Mapping):
-            raise UserError("ensemble.members: not a list of tables")
-        known = {"head": str, "seed": int, "epoch": float, "fraction": float, "head_epochs": float}
-        wrong = [key for key, value in table.items() if key not in known or not _fits(value, known[key])]
-        wrong += [key for key in ("head", "seed", "epoch") if key not in table]
-        if wrong:
-            raise UserError(f"ensemble.members: the entry {dict(table)} is wrong or incomplete at {wrong[0]!r}")
-        return cls(**{key: known[key](value) for key, value in table.items()})
-
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
@@ -82,20 +73,19 @@ class Ensemble:
     "given" for one made by `bertvision ensemble`.
     """
 
+    __pydantic_config__ = STRICT
     members: tuple[Member, ...]
-    weights: tuple[float, ...] = ()
+    weights: tuple[NonNegative, ...] = ()
     how: How = "max"
     chosen: Chosen = ""
 
     def __post_init__(self) -> None:
         if not self.members:
-            raise UserError("ensemble.members: there is none")
+            raise UserError("members: there is none")
         if self.how not in HOWS:
-            raise UserError(f"ensemble.how: {self.how!r} is none of {', '.join(HOWS)}")
-        if self.chosen not in get_args(Chosen):
-            raise UserError(f"ensemble.chosen: {self.chosen!r} is unknown")
+            raise UserError(f"how: {self.how!r} is none of {', '.join(HOWS)}")
         if self.weights and (len(self.weights) != len(self.members) or not min(self.weights) > 0):
-            raise UserError(f"ensemble.weights: {list(self.weights)} do not fit {len(self.members)} members")
+            raise UserError(f"weights: {list(self.weights)} do not fit {len(self.members)} members")
 
     @classmethod
     def of(cls, member: Member) -> "Ensemble":
@@ -137,22 +127,8 @@ class Ensemble:
 
     @classmethod
     def from_json(cls, table: Any) -> "Ensemble":
-        """From what `to_json` gave; UserError for anything else."""
-        keys = {"members", "weights", "how", "chosen"}
-        if not isinstance(table, Mapping) or "members" not in table or not table.keys() <= keys:
-            raise UserError(f"ensemble: not a table with the keys {', '.join(sorted(keys))}")
-        members, weights = table["members"], table.get("weights", [])
-        if not isinstance(members, list) or not isinstance(weights, list) or not all(_fits(w, float) for w in weights):
-            raise UserError("ensemble: members and weights are not lists of tables and numbers")
-        found = tuple(map(Member.from_json, members))
-        return cls(found, tuple(map(float, weights)), table.get("how", "max"), table.get("chosen", ""))
-
-
-def _fits(value: Any, kind: type) -> bool:
-    """Whether a JSON value is of a type; a whole number is a float too, a boolean is no number."""
-    if isinstance(value, bool):
-        return False
-    return isinstance(value, int | float) and math.isfinite(value) if kind is float else isinstance(value, kind)
+        """Reads the result of `to_json`; UserError for anything else."""
+        return validate(cls, table, "ensemble")
 
 
 def combine(members: Iterable[tuple["Tensor", float]], how: How) -> "Tensor":

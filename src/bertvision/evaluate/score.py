@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertvision.errors import UserError
-from bertvision.evaluate.ensemble import Ensemble, Member, _fits
+from bertvision.evaluate.ensemble import Ensemble, Member
 
 WEIGHT_BYTES = 4  # heads are kept in fp32
 SAME = 0.02  # a checkpoint whose cost differs by no more than this share counts as one of equal cost
@@ -17,7 +17,7 @@ SAME = 0.02  # a checkpoint whose cost differs by no more than this share counts
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What an ensemble takes; None where it was not measured.
+    """The cost of an ensemble; None where it was not measured.
 
     parameters: those trained for it. total_parameters: those of the encoder and its heads. tuning_seconds,
     head_seconds, train_seconds: training of the backbone to this checkpoint, of the heads, of both. A head is charged
@@ -50,7 +50,7 @@ COSTS = tuple(one.name for one in fields(Cost))
 
 
 def join_costs(costs: Mapping[Member, Cost]) -> Cost:
-    """What members of one checkpoint cost together, from what each costs alone: they share the encoder."""
+    """The joint cost of members of one checkpoint, from the cost of each alone: they share the encoder."""
     first = next((cost for member, cost in costs.items() if member.kind == "backbone"), next(iter(costs.values())))
     others = [cost for cost in costs.values() if cost is not first]
     added = sum(cost.parameters or 0 for cost in others)  # what a head adds to the encoder is what was trained of it
@@ -143,14 +143,14 @@ class Score:
 
     @classmethod
     def from_json(cls, row: Any, where: str) -> "Score":
-        """From what `to_json` gave; UserError, which begins with `where`, for anything else."""
+        """Reads the result of `to_json`; anything else is a UserError that begins with `where`."""
         if not isinstance(row, Mapping) or "ensemble" not in row:
             raise UserError(f"{where}: a row without its ensemble; delete the file and run `bertvision study` again")
         shown = {"seed", "checkpoint", "member", "role", "parts", "how", "fraction", "head_epochs", "ensemble"}
         texts = {key: row.get(key, "") for key in ("threshold_from", "note", "variant")}
         numbers = {key: value for key, value in row.items() if key not in shown and key not in texts}
         wrong = [key for key, value in texts.items() if not isinstance(value, str)]
-        wrong += [key for key, value in numbers.items() if not _fits(value, float)]
+        wrong += [key for key, value in numbers.items() if not is_number(value)]
         wrong += [] if "threshold" in numbers else ["threshold"]
         if wrong:
             raise UserError(f"{where}: {wrong[0]}: {row.get(wrong[0])!r} does not belong there")
@@ -164,6 +164,11 @@ class Score:
         also = {key.removeprefix("also_"): numbers.pop(key) for key in [*numbers] if key.startswith("also_")}
         main, tune = tuned[0] if tuned else ("", None)
         return cls(ensemble, threshold, texts.pop("threshold_from"), numbers, cost, main, tune, also, **texts)
+
+
+def is_number(value: object) -> bool:
+    """Whether a JSON value is a finite number; a boolean is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def pareto_front(cost: Sequence[float], score: Sequence[float]) -> NDArray[np.bool_]:

@@ -92,7 +92,7 @@ def encoder_counts(backbone: str, tuning: Tuning | None = None) -> tuple[int, in
     if (shape := known_shape(backbone)) and not (tuning.lora or tuning.pooler or tuning.biases or tuning.depth):
         return shape["blocks"] + 1, shape["width"], known_plan(shape, tuning)
     from bertvision.backbone.anatomy import layer_count, width
-    from bertvision.backbone.shapes import empty_model
+    from bertvision.backbone.loading import empty_model
     from bertvision.backbone.tuning import apply
 
     model = empty_model(backbone)

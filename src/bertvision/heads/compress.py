@@ -110,7 +110,7 @@ class Compress(Head):
         return norms / norms.sum()
 
     def _beside(self, layers: Tensor, mix: Tensor | None) -> list[Tensor]:
-        """What W reads beside the squeezed layers, (B, S, size or H) each."""
+        """The further inputs of W beside the squeezed layers, (B, S, size or H) each."""
         found = [self.second(mix.unsqueeze(1)).squeeze(1)] if self.second is not None and mix is not None else []
         found += [layers[:, -1]] if self.skip else []
         return [*found, mix] if self.beside and mix is not None else found

@@ -1,4 +1,4 @@
-"""What a search may vary in a head: for every option and every key of its training, the values it can take."""
+"""The search space of a head: the possible values of every option and of every key of its training."""
 
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +53,7 @@ Space = dict[str, Choices | Range]
 
 
 def head_space(kind: str, tables: Sequence[Mapping[str, Any]], known: Mapping[str, Sequence[Any]]) -> Space:
-    """What is varied in a head of this kind: key -> its values.
+    """The search space of a kind of head: key -> its values.
 
     tables: the recipe's `search`; where there are none, the learning rate and every option. known: values that heads of
     this kind have in the recipe, by key: a range that is not the user's own is wide enough for them.

@@ -26,12 +26,12 @@ from bertvision.evaluate.score import pareto_front
 from bertvision.report import TEMPLATES
 from bertvision.report.rows import ROLES, Entry, Metric, Row, beside, is_number
 
-INK = "#767676"  # equally far from white and from near-black; the page replaces it by its text colour
+GREY = "#767676"  # equally far from white and from near-black; the page replaces it by its text colour
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito, without yellow and black
 MARKERS = ("o", "s", "^", "D", "v")  # five markers and six colours: the first thirty pairs differ
-ROLE_LOOKS = {"backbone": (INK, "o"), "head": (COLOURS[0], "^"), "ensemble": (COLOURS[1], "s")}
+ROLE_LOOKS = {"backbone": (GREY, "o"), "head": (COLOURS[0], "^"), "ensemble": (COLOURS[1], "s")}
 CELL_HEIGHT = 0.54  # of a line of a heat map; the rest is for its name
-PUBLISHED = Line2D([], [], color=INK, marker="o", linestyle="", markerfacecolor="none", markersize=6)
+PUBLISHED = Line2D([], [], color=GREY, marker="o", linestyle="", markerfacecolor="none", markersize=6)
 Curves = Mapping[str, Sequence[tuple[float, float]]]  # name -> points (x, y)
 styled = mpl.rc_context(fname=TEMPLATES / "figures.mplstyle")
 
@@ -82,7 +82,7 @@ def cost_figure(panels: Sequence[Panel], cost: Metric, across: bool = True) -> F
     grid = figure.subplots(*((1, len(panels)) if across else (len(panels), 1)), squeeze=False)
     for axes, panel in zip(grid.flat, panels):
         _draw_panel(axes, panel, cost, look)
-    keys = [Line2D([], [], color=INK, marker="o", linewidth=2.6, markersize=4.5)]
+    keys = [Line2D([], [], color=GREY, marker="o", linewidth=2.6, markersize=4.5)]
     keys += [Line2D([], [], color=colour, marker=mark, linestyle="", markersize=6) for colour, mark in look.values()]
     published = [PUBLISHED] if any(panel.published for panel in panels) else []
     labels = ["backbone", *map(_short, names), *["published" for _ in published]]
@@ -96,9 +96,9 @@ def _draw_panel(axes: Axes, panel: Panel, cost: Metric, look: Mapping[str, tuple
     others = [row for row in panel.rows if row.role != "backbone"]
     line, starts = [place[id(row)] for row in backbone], {row.epoch: place[id(row)] for row in backbone}
     if line:
-        axes.plot(*zip(*line), "o-", color=INK, linewidth=2.6, markersize=4.5)
+        axes.plot(*zip(*line), "o-", color=GREY, linewidth=2.6, markersize=4.5)
         ends = [line[-1][0], max(x for x, _ in place.values())]
-        axes.plot(ends, [line[-1][1]] * 2, "--", color=INK, linewidth=1.2, alpha=0.7)
+        axes.plot(ends, [line[-1][1]] * 2, "--", color=GREY, linewidth=1.2, alpha=0.7)
     for row in backbone:  # beside the line; the first is close to the axis
         offset, side = ((5, -11), "left") if row is backbone[0] else ((-6, 4), "right")
         axes.annotate(f"epoch {row.epoch:g}", place[id(row)], offset, textcoords="offset points", ha=side, fontsize=8)
@@ -139,7 +139,7 @@ def front_figure(panel: Panel, cost: Metric) -> Figure:
     front = pareto_front(costs.tolist(), scores.tolist())
     best = np.flatnonzero(front)[np.argsort(costs[front], kind="stable")].tolist()
     figure, axes = _canvas(3.7 + 0.19 * len(best))
-    axes.step(costs[best], scores[best], where="post", color=INK, linewidth=1, alpha=0.7)
+    axes.step(costs[best], scores[best], where="post", color=GREY, linewidth=1, alpha=0.7)
     for number, row in enumerate(rows):
         colour, marker = ROLE_LOOKS[row.role]
         axes.plot(costs[number], scores[number], marker, color=colour, markersize=7 if front[number] else 4)
@@ -195,7 +195,7 @@ def curve_figure(
         look: dict[str, Any] = {"marker": marker, "markersize": 4.5, "linewidth": 1.4} if marked else {"linewidth": 1.2}
         drawn += axes.plot(*zip(*points), color=colour, **look)
     if expected is not None:
-        axes.axvline(expected, color=INK, linewidth=1, linestyle=":")
+        axes.axvline(expected, color=GREY, linewidth=1, linestyle=":")
     if marked:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel=xlabel, ylabel=ylabel)
@@ -231,7 +231,7 @@ def reliability_figure(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> Fig
     curves: member -> [{"confidence", "observed", "questions"}], both from 0 to 1.
     """
     figure, axes = _canvas(3.6, curves)
-    axes.plot([0, 1], [0, 1], ":", color=INK, linewidth=1.2)
+    axes.plot([0, 1], [0, 1], ":", color=GREY, linewidth=1.2)
     drawn = []
     for (colour, marker), points in zip(looks(len(curves)), curves.values()):
         x, y = [point["confidence"] for point in points], [point["observed"] for point in points]
@@ -295,7 +295,7 @@ def _line_figure(
         if len(variants) > 1:
             colour, marker = looks(len(variants))[variants.index(rows[0].variant)][0], MARKERS[ROLES.index(role)]
         else:
-            colour, marker = (INK, "o") if role == "backbone" else looks(len(others))[others.index(rows)]
+            colour, marker = (GREY, "o") if role == "backbone" else looks(len(others))[others.index(rows)]
         x, means = [place(row) for row in rows], [spread.mean for spread in spreads]
         if any(spread.sd for spread in spreads):
             low, high = ([one.mean + sign * (one.sd or 0.0) for one in spreads] for sign in (-1, 1))
@@ -305,7 +305,7 @@ def _line_figure(
         for at, entry in zip(x, published[name]):
             if is_number(entry.get(metric.key)):
                 _draw_published(axes, at, entry[metric.key], marker, colour)
-    drawn += [axes.axhline(level, color=INK, linewidth=2.6)] if level is not None else []
+    drawn += [axes.axhline(level, color=GREY, linewidth=2.6)] if level is not None else []
     drawn += [PUBLISHED] if shown else []
     points = sorted({place(row) for rows in lines.values() for row in rows})
     if len(points) <= 6:  # else matplotlib places the ticks
@@ -323,7 +323,7 @@ def _canvas(height: float, names: Sequence[str] | Mapping[str, Any] = ()) -> tup
     return figure, figure.add_subplot(facecolor="none")
 
 
-def _draw_published(axes: Axes, x: float, y: float, marker: str = "o", colour: str = INK) -> None:
+def _draw_published(axes: Axes, x: float, y: float, marker: str = "o", colour: str = GREY) -> None:
     axes.plot(x, y, marker, color=colour, markerfacecolor="none", markersize=6)
 
 

@@ -252,7 +252,7 @@ def _grid(found: dict[str, Scores], gains: list[float], metric: Metric) -> Grid:
 
 
 def gains_of_layers(scores: Sequence[float]) -> list[float]:
-    """What each layer from 1 on adds: the score of the layers 0 ... l minus that of 0 ... l - 1."""
+    """The gain of each layer from 1 on: the score of the layers 0 ... l minus that of 0 ... l - 1."""
     return [after - before for before, after in pairwise(scores)]
 
 

@@ -145,7 +145,7 @@ def _pair_of(exact: Any, f1: Any, form: str = ".2f") -> Cell:
 
 
 def paper_grid(metrics: Sequence[Metric], rows: Sequence[Row], paper: Sequence[Entry]) -> Grid | None:
-    """Published results that no row of ours corresponds to; None if there are none."""
+    """Published results without a row of the study beside them; None if there are none."""
     apart = without_counterpart(rows, paper)
     shown = [one for one in (*metrics, *COSTS) if any(one.key in entry for entry in apart)]
     if not metrics or not shown:

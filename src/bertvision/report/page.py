@@ -21,7 +21,6 @@ from bertvision.report.sections import (
     score_blocks,
 )
 from bertvision.report.sentences import summary_sentences
-from bertvision.report.variants import apart, joint_sections, outcome_sentences, outcomes_of
 
 
 def write_report(directory: Path) -> Path:
@@ -38,6 +37,8 @@ def compose(study: Study) -> Report:
     """The report of a study."""
     album, lost = Album(), list[str]()  # lost: sentences on files that do not hold what belongs there
     if study.variants:
+        from bertvision.report.variants import apart, joint_sections, outcome_sentences, outcomes_of
+
         found = outcomes_of(study)
         sentences, sections = outcome_sentences(found), joint_sections(study, found, album)
         for name, one in study.variants.items():

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from bertvision.files import replacing, write_text
 from bertvision.report import TEMPLATES
-from bertvision.report.figures import INK, render
+from bertvision.report.figures import GREY, render
 
 MARKS = {"": "", "right": "**", "wrong": "~~"}
 
@@ -107,7 +107,7 @@ def _inline(picture: Picture, narrow: bool = False) -> Markup:
     text = svg[svg.index("<svg") :].strip()
     opening, rest = text.split(">", 1)
     box = re.search(r'viewBox="[^"]*"', opening)
-    rest = rest.replace(INK, "currentColor").replace("*{stroke", "figure svg *{stroke")
+    rest = rest.replace(GREY, "currentColor").replace("*{stroke", "figure svg *{stroke")
     rest = re.sub(r'( id="|url\(#|href="#)', rf"\g<1>{name}-", rest)
     label = html.escape(picture.caption)
     kind = f' class="{"narrow" if narrow else "wide"}"' if picture.narrow else ""

@@ -1,7 +1,6 @@
 """Score rows of single runs -> rows of a table, and the published results that belong beside them."""
 
 import copy
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,7 @@ from bertvision import toml
 from bertvision.errors import UserError
 from bertvision.evaluate.bootstrap import Interval
 from bertvision.evaluate.ensemble import Ensemble
-from bertvision.evaluate.score import Score
+from bertvision.evaluate.score import Score, is_number
 from bertvision.report import TEXTS
 
 ROLES = ("backbone", "head", "ensemble")
@@ -220,12 +219,8 @@ def main_rows(rows: Iterable[Row]) -> list[Row]:
     return next(iter(rows_by_kind(row for row in rows if row.fraction == 1).values()), [])
 
 
-def is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _identity(ensemble: Ensemble) -> tuple[Any, ...]:
-    """What the ensembles of several seeds have in common; chosen ones may have other members in each seed."""
+    """A key that ensembles of several seeds share; chosen ones may have other members with each seed."""
     if ensemble.chosen in ("best", "greedy"):
         return (ensemble.chosen,)
     return (ensemble.chosen, *((one.head, one.fraction, one.head_epochs) for one in ensemble.members))

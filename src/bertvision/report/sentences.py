@@ -15,7 +15,7 @@ NOTHING_YET = "There are no scores yet."
 
 
 def summary_sentences(rows: Sequence[Row], recipe: Mapping[str, Any]) -> list[str]:
-    """What was compared, what differs from the backbone and by how much, also at equal cost, how far to trust it."""
+    """The summary: members compared, differences to the backbone, also at equal cost, and their reliability."""
     metric = main_metric(rows)
     if metric is None:
         return [NOTHING_YET]

@@ -37,7 +37,7 @@ class Query:
 
 
 def gather(question: str | None, context: str | None, files: Sequence[str], questions: Path | None) -> list[Query]:
-    """What was asked on the command line, checked; reads all files but loads no model.
+    """The queries of a command line, checked; reads all files but loads no model.
 
     files: paths, or "-" for stdin. questions: a file with a question per line, or a JSON object {question, context}.
     """

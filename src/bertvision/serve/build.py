@@ -25,13 +25,13 @@ from bertvision.serve.card import write_card
 from bertvision.serve.config import VERBS, Cutting, Decoding, ReaderConfig, TaskConfig
 from bertvision.serve.engines import TorchEngine
 from bertvision.serve.reader import Progress, Reader
-from bertvision.serve.reader_dir import lasting
+from bertvision.serve.reader_dir import CONFIG, lasting
 from bertvision.tasks import Dataset, Task
 from bertvision.train.bank import unique_names
 from bertvision.train.choose import named
 from bertvision.train.finetune import tuning_of
 from bertvision.train.run_dir import RunDir
-from bertvision.train.scoring import Loaded, load_members
+from bertvision.train.scoring import Members, load_members
 from bertvision.train.stored import Stored, runtime_of, task_of
 
 LOSS = 0.2  # of the main metric on tune: what `rank=auto` may lose at most
@@ -115,11 +115,10 @@ def head_depths(recipe: Recipe) -> dict[str, int]:
 def leave_reader(run: Path) -> Path:
     """The reader of a finished run, at RUN/reader; one that was made from the same scores stays as it is."""
     opened = RunDir.open(run)
-    made = opened.reader / "made_from.json"
-    if (opened.reader / "config.json").is_file() and opened.is_current(made, choices=True):
+    if (opened.reader / CONFIG).is_file() and opened.is_current(opened.reader_note, choices=True):
         return opened.reader
     place = build_reader(run, opened.reader)
-    write_json(made, {"made_from": opened.digest(choices=True)})
+    write_json(opened.reader_note, {"made_from": opened.digest(choices=True)})
     return place
 
 
@@ -160,7 +159,7 @@ def _unscored(singles: Sequence[Member], seed: int | None, names: Sequence[str],
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """What one pass over the tune set gives: the best threshold, the main metric there, and a calibration."""
+    """The results of one pass over the tune set: the best threshold, the main metric there, and a calibration."""
 
     threshold: float
     score: float
@@ -222,12 +221,12 @@ class _Builder:
         """Where threshold and calibration are fitted; empty if the tune set was split off the training set."""
         return self.threshold_data or self.recipe.data.tune
 
-    def _tuning(self, loaded: Loaded) -> dict[str, Any]:
+    def _tuning(self, loaded: Members) -> dict[str, Any]:
         tuning = asdict(tuning_of(self.recipe.finetune))
         changed = tuning["adapters"] or tuning["lora"] or self.recipe.finetune.start
         return tuning if loaded.about["step"] or changed else {}
 
-    def _assemble(self, config: ReaderConfig, loaded: Loaded) -> Reader:
+    def _assemble(self, config: ReaderConfig, loaded: Members) -> Reader:
         name, members = self.task.name, self.choice.ensemble.members
         if missing := [one.name for one in members if one not in loaded.heads]:
             place, epoch = self.run.seed(self.choice.seed), self.choice.epoch
@@ -247,7 +246,7 @@ class _Builder:
         return Reader(config, engine, about=notes, name=self.run.path.name)
 
     def _compressed(
-        self, config: ReaderConfig, loaded: Loaded, plain: Plain, hows: Sequence[Compression]
+        self, config: ReaderConfig, loaded: Members, plain: Plain, hows: Sequence[Compression]
     ) -> tuple[Reader, _Fit, dict[str, Any]]:
         """The reader with its encoder compressed, the first way of `hows` that loses little; and facts for its card."""
         if not config.tuning:

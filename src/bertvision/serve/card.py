@@ -8,7 +8,7 @@ from typing import Any
 from jinja2 import Template
 
 from bertvision import __version__
-from bertvision.data.glue import PREFIX
+from bertvision.data.sources import GLUE
 from bertvision.serve.config import ReaderConfig
 
 TEMPLATE = Path(__file__).parent / "templates" / "card.md"
@@ -22,7 +22,7 @@ HUB = {  # what a source is on the hub: known by a pattern; all are English
     "rajpurkar/squad_v2": r"squad[_-]?v?2",
     "rajpurkar/squad": r"squad(1|\b(?!_v2|shifts))",
     "squadshifts": "squadshifts",
-    "nyu-mll/glue": "glue:",
+    "nyu-mll/glue": GLUE,
 }
 TYPES = {"exact": "exact_match", "matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
 METRICS = ("exact", "f1", "HasAns_f1", "NoAns_f1", "accuracy", "matthews", "pearson", "spearman")
@@ -41,7 +41,7 @@ def write_card(name: str, config: ReaderConfig, row: Mapping[str, Any], facts: M
     sources = " ".join(str(about.get("source", "")) for about in data.values()).lower()
     texts = {known: found for known, found in TEXTS.items() if re.search(found[2], sources)}
     deeds = {known: deed for known, (_, deed, _) in texts.items()}
-    deeds |= {"GLUE": "every task under the licence of its own authors"} if PREFIX in sources else {}
+    deeds |= {"GLUE": "every task under the licence of its own authors"} if GLUE in sources else {}
     deeds |= {"sample set": "Apache-2.0, as bertvision"} if "sample:" in sources else {}
     backbone_licence = BACKBONES.get(config.backbone)
     main = next((key.removeprefix("tune_") for key in row if key.startswith("tune_")), "")

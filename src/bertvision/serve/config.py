@@ -2,9 +2,7 @@
 
 import math
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any, Literal
-
-from pydantic import PlainValidator
+from typing import Any, Literal
 
 from bertvision import __version__
 from bertvision.errors import UserError
@@ -96,7 +94,7 @@ class TaskConfig:
 
     __pydantic_config__ = STRICT
     task: Literal["spans", "labels", "score"]
-    ensemble: Annotated[Ensemble, PlainValidator(Ensemble.from_json)]
+    ensemble: Ensemble
     threshold: Number = 0.0
     decoding: Decoding = field(default_factory=Decoding)
     windows: Cutting = field(default_factory=Cutting)
@@ -171,7 +169,7 @@ class ReaderConfig:
 
     @classmethod
     def from_json(cls, table: Any, where: str) -> "ReaderConfig":
-        """What `to_json` gave, in this format or an older one, checked; errors begin with `where`."""
+        """Reads the result of `to_json`, in this format or an older one; errors begin with `where`."""
         if not isinstance(table, dict) or "format" not in table or not isinstance(table.get("tasks"), dict):
             raise UserError(f"{where}: not the configuration of a reader; `bertvision study RECIPE` leaves one")
         if table["format"] not in range(1, FORMAT + 1):

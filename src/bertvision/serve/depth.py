@@ -62,8 +62,8 @@ def depth_curve(run: Path) -> tuple[str, list[Point]]:
     found.sort(key=lambda point: (-point.depth, point.member))
     metric = rows[0].main
     table: list[dict[str, Any]] = [{name: getattr(one, name) for name in Point.__slots__} for one in found]
-    write_json(run / "depth.json", {"metric": metric, "points": table})
-    write_text(run / "depth.svg", render(_figure(found, metric), "depth")[0])
+    write_json(opened.depth_file, {"metric": metric, "points": table})
+    write_text(opened.depth_file.with_suffix(".svg"), render(_figure(found, metric), "depth")[0])
     return metric, found
 
 

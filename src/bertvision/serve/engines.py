@@ -73,7 +73,7 @@ def blend(config: TaskConfig, members: Sequence[Tensor], batch: Batch) -> Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class TokenSpan:
     """A span in the windows: a window, and its first and last token; (0, 0) is [CLS], no answer."""
 
     window: int
@@ -85,20 +85,20 @@ def add_layers(engine: TorchEngine, name: str, collector: SpanCollector, ranking
     """Adds "layers", the share of every layer, to all answers of a task. collector: what they were decoded from."""
     places = [(row, chars) for row, ranking in enumerate(rankings) for chars in ranking.chars]
     if places:
-        shares = layer_shares(engine, name, collector.windows, [_spot(collector, *place) for place in places])
+        shares = layer_shares(engine, name, collector.windows, [_token_span(collector, *place) for place in places])
         for answer, share in zip((one for ranking in rankings for one in ranking.answers), shares):
             answer["layers"] = share
 
 
-def layer_shares(engine: TorchEngine, name: str, windows: Windows, spots: Sequence[Spot]) -> list[list[float]]:
-    """Of each spot the share of every layer in its start and end logits, (spots, L): the weighted mean of the members'.
+def layer_shares(engine: TorchEngine, name: str, windows: Windows, spans: Sequence[TokenSpan]) -> list[list[float]]:
+    """Of each span the share of every layer in its start and end logits, (spans, L): the weighted mean of the members'.
 
     A head that has learned layer weights gives those. Of any other it is gradient times activation: how the sum of the
     span's two logits depends on the states of each layer, |sum over the width of d logit / d h * h| over all tokens.
     """
     layers, config = engine.backbone.layers, engine.tasks[name]
     weights = config.ensemble.weights or (1.0,) * len(config.heads)
-    total = torch.zeros(len(spots), layers)
+    total = torch.zeros(len(spans), layers)
     unweighted: list[tuple[Head, float]] = []
     for key, weight in zip(config.heads, weights):
         learned = engine.heads[name][key].encoder_weights()
@@ -107,32 +107,32 @@ def layer_shares(engine: TorchEngine, name: str, windows: Windows, spots: Sequen
         else:
             total += weight * learned.float().cpu()
     if unweighted:
-        index = np.array([spot.window for spot in spots], dtype=np.int64)
+        index = np.array([span.window for span in spans], dtype=np.int64)
         for part in by_length(windows.lengths[index], BATCH_TOKENS):
             states = engine.states(collate(windows, index[part], engine.pad), [name])
-            chosen = [spots[row] for row in part]
+            chosen = [spans[row] for row in part]
             for head, weight in unweighted:
                 total[part] += weight * _attributed(head, states, chosen, layers).cpu()
     return (total / total.sum(dim=1, keepdim=True)).tolist()
 
 
-def _attributed(head: Head, states: States, spots: Sequence[Spot], layers: int) -> Tensor:
-    """Gradient times activation as shares, (B, layers); equal ones where nothing has any influence. A row per spot."""
+def _attributed(head: Head, states: States, spans: Sequence[TokenSpan], layers: int) -> Tensor:
+    """Gradient times activation as shares, (B, layers); equal ones where nothing has any influence. A row per span."""
     with torch.enable_grad():
         leaf = states.layers.detach().requires_grad_()  # (B, L', S, H)
         logits = head.logits(replace(states, layers=leaf))  # (B, S, 2)
-        places = [(row, spot.first, spot.last) for row, spot in enumerate(spots)]
+        places = [(row, span.first, span.last) for row, span in enumerate(spans)]
         rows, first, last = torch.tensor(places, device=logits.device).T
         (gradient,) = torch.autograd.grad((logits[rows, first, 0] + logits[rows, last, 1]).sum(), leaf)
     influence = (gradient * leaf).sum(dim=-1).abs()  # (B, L', S)
     found = (influence * states.mask[:, None]).sum(dim=-1)  # (B, L')
-    shares = found.new_zeros(len(spots), layers)
+    shares = found.new_zeros(len(spans), layers)
     shares[:, states.numbers or range(layers)] = found  # a source may leave out layers that no head reads
     total = shares.sum(dim=1, keepdim=True)
     return torch.where(total > 0, shares / total.clamp_min(torch.finfo(total.dtype).tiny), 1 / layers)
 
 
-def _spot(collector: SpanCollector, row: int, chars: tuple[int, int]) -> Spot:
+def _token_span(collector: SpanCollector, row: int, chars: tuple[int, int]) -> TokenSpan:
     """Where an answer to question `row` was read. chars: its decoded offsets, equal for "no answer".
 
     Of several windows that hold a span, the one with most context around it; for "no answer" the least sure,
@@ -142,12 +142,12 @@ def _spot(collector: SpanCollector, row: int, chars: tuple[int, int]) -> Spot:
     begin, end = np.searchsorted(windows.example, [row, row + 1])
     if chars[0] == chars[1]:
         pick = np.argmin if collector.rule == "joint" else np.argmax
-        return Spot(int(begin) + int(pick(collector.nulls[begin:end])), 0, 0)
+        return TokenSpan(int(begin) + int(pick(collector.nulls[begin:end])), 0, 0)
     found = (_within(windows, window, *chars) for window in range(int(begin), int(end)))
     return max(found, key=lambda one: one[0])[1]
 
 
-def _within(windows: Windows, window: int, start: int, end: int) -> tuple[int, Spot]:
+def _within(windows: Windows, window: int, start: int, end: int) -> tuple[int, TokenSpan]:
     """How many tokens of context a window has on the narrower side of the span, below 0 if it does not hold it."""
     at, size = int(windows.context_at[window]), int(windows.context_end[window] - windows.context_at[window])
     row = int(windows.context_token[window])
@@ -155,5 +155,5 @@ def _within(windows: Windows, window: int, start: int, end: int) -> tuple[int, S
     first = int(np.searchsorted(chars[:, 1], start, side="right"))
     last = int(np.searchsorted(chars[:, 0], end, side="left")) - 1
     if first > last or chars[first, 0] > start or chars[last, 1] < end:
-        return -1, Spot(window, 0, 0)
-    return min(first, size - 1 - last), Spot(window, at + first, at + last)
+        return -1, TokenSpan(window, 0, 0)
+    return min(first, size - 1 - last), TokenSpan(window, at + first, at + last)

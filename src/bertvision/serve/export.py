@@ -36,7 +36,7 @@ OPSET = 20  # the first that has GELU as one operation
 LARGEST = 2_000_000_000  # bytes; a file of this format cannot be larger
 
 
-class Whole(nn.Module):
+class ReaderModule(nn.Module):
     """The encoder and the ensembles of all tasks as one function of tensors."""
 
     def __init__(self, engine: TorchEngine) -> None:
@@ -62,7 +62,7 @@ def export(reader: Reader, out: Path, *, int8: bool = False) -> Path:
         raise UserError('export: this reader is ONNX already; load the one it was made from with engine="torch"')
     for module in ("onnx", "onnxscript", "onnxruntime"):
         need(module)
-    whole = Whole(reader.engine).eval()
+    whole = ReaderModule(reader.engine).eval()
     size = sum(tensor.numel() * tensor.element_size() for tensor in whole.state_dict().values())
     if size > LARGEST:
         raise UserError(f"export: {size / 1e9:.1f} GB of weights do not fit into one ONNX file (2 GB); keep torch")
@@ -86,7 +86,7 @@ def export(reader: Reader, out: Path, *, int8: bool = False) -> Path:
     return out / GRAPH
 
 
-def _write_graph(whole: Whole, path: Path) -> None:
+def _write_graph(whole: ReaderModule, path: Path) -> None:
     mask = torch.arange(7) < torch.tensor([[7], [5]])  # (2, 7): a batch with padding
     ids, types = mask.long() * 3, torch.zeros(2, 7, dtype=torch.int64)
     free = dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC)  # both the batch and its length

@@ -34,7 +34,7 @@ class BertvisionReader:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "BertvisionReader":
-        """From what `to_dict` gave."""
+        """Reads the result of `to_dict`."""
         return default_from_dict(cls, data)
 
     def warm_up(self) -> None:

@@ -108,7 +108,7 @@ def _calibration(reader: Reader, name: str, found: SpanPredictions, has: Sequenc
 
 
 def report(found: Mapping[str, Any]) -> str:
-    """What `score_reader` gave, as lines of text."""
+    """The result of `score_reader` as lines of text."""
     lines = []
     for key, value in found.items():
         if not isinstance(value, Mapping | list):

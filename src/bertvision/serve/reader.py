@@ -22,11 +22,11 @@ from bertvision.serve.answers import (
     text_pairs,
 )
 from bertvision.serve.config import ReaderConfig
-from bertvision.serve.onnx_engine import Engine, OnnxEngine, load_engine
 from bertvision.serve.reader_dir import GRAPH, Storage, find_reader, read_card, read_config, write_reader
 
-if TYPE_CHECKING:  # imports torch, which an exported reader does not need
+if TYPE_CHECKING:  # torch, which an exported reader does not need, or ONNX Runtime, which others do not
     from bertvision.serve.engines import TorchEngine
+    from bertvision.serve.onnx_engine import Engine
 
 BATCH_TOKENS = 1024  # of all layers at once: what heads read of them stays in the cache
 DEFAULTS = Options()
@@ -40,7 +40,7 @@ class Reader:
     """
 
     def __init__(
-        self, config: ReaderConfig, engine: Engine, *, about: Mapping[str, Any], card: str = "", name: str = "reader"
+        self, config: ReaderConfig, engine: "Engine", *, about: Mapping[str, Any], card: str = "", name: str = "reader"
     ) -> None:
         """about: how its heads are built, see `write_reader`. card: its README.md."""
         self.config, self.engine = config, engine
@@ -65,6 +65,8 @@ class Reader:
         device: such as "cuda"; "auto" is a GPU, if there is one. precision: of the encoder's products, "fp32", "bf16"
         or "auto", whichever is quicker. exit: see `leaving`.
         """
+        from bertvision.serve.onnx_engine import load_engine
+
         place = find_reader(str(name))
         if engine == "onnx" and not (place / GRAPH).is_file():
             from bertvision.serve.prepared import prepared_path
@@ -283,7 +285,7 @@ class Reader:
 
     def torch_engine(self, what: str) -> "TorchEngine":
         """Its engine, or UserError if it is an exported reader. what: needs it."""
-        if isinstance(self.engine, OnnxEngine):
+        if not hasattr(self.engine, "backbone"):
             raise UserError(f'{what}: an exported reader cannot; load the one it was made from, with engine="torch"')
         return self.engine  # type: ignore[return-value]
 

@@ -80,9 +80,9 @@ def read_card(directory: Path) -> str:
 
 def load_backbone(directory: Path, config: ReaderConfig, name: str | None, runtime: "Runtime") -> "Backbone":
     """The encoder of a reader with its tuning applied. name: where the untuned one is now, if it has moved."""
-    from bertvision.backbone import packages
     from bertvision.backbone.backbone import Backbone
     from bertvision.backbone.checkpoint import load_tuned
+    from bertvision.backbone.loading import PACKAGED
     from bertvision.backbone.plan import Tuning
 
     try:
@@ -91,8 +91,10 @@ def load_backbone(directory: Path, config: ReaderConfig, name: str | None, runti
         raise UserError(f"{directory}: its backbone is missing: {error}; or give --backbone PATH") from None
     if (found := backbone.fingerprint) != config.fingerprint:
         way_out = f"get that one ({config.backbone}), or make the reader again"
-        if backbone.name == config.backbone and backbone.name in packages.ALIASES:  # their weights never change
-            way_out = f"delete {packages.directory_of(backbone.name)} to have it fetched again"
+        if backbone.name == config.backbone and backbone.name in PACKAGED:  # their weights never change
+            from bertvision.backbone.packages import directory_of
+
+            way_out = f"delete {directory_of(backbone.name)} to have it fetched again"
         raise UserError(
             f"{directory}: the backbone {backbone.name} has other weights (fingerprint {found[:12]}…) than the "
             f"one this reader was made with ({config.fingerprint[:12]}…); {way_out}"
@@ -110,10 +112,10 @@ def load_backbone(directory: Path, config: ReaderConfig, name: str | None, runti
 
 def lasting(backbone: str) -> str:
     """A backbone's name that means the same from any directory."""
-    from bertvision.backbone import packages
+    from bertvision.backbone.loading import PACKAGED
 
     path = Path(backbone).expanduser()
-    is_directory = backbone not in packages.ALIASES and (path / "config.json").is_file()
+    is_directory = backbone not in PACKAGED and (path / "config.json").is_file()
     return str(path.resolve()) if is_directory else backbone
 
 

@@ -20,8 +20,9 @@ from bertvision.data.batches import by_length, collate, cut
 from bertvision.data.windows import Windows
 from bertvision.devices import memory, peak_memory
 from bertvision.errors import UserError
+from bertvision.files import readable
 from bertvision.recipe import BankRecipe
-from bertvision.states.layout import EVERYTHING, Dtype, Layout, Selection, encode, padded_bytes, readable
+from bertvision.states.layout import EVERYTHING, Dtype, Layout, Selection, encode, padded_bytes
 from bertvision.states.store import OpenShard, live
 from bertvision.states.write import write_shard
 

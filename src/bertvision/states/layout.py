@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -250,12 +249,6 @@ def fingerprints(backbone: Backbone, windows: Windows) -> tuple[str, str, str]:
 def padded_bytes(windows: int, longest: int, layers: int, width: int) -> int:
     """Size of the states of `windows` windows as fp32, all padded to `longest` tokens."""
     return 4 * windows * longest * layers * width
-
-
-def readable(size: float) -> str:
-    """A number of bytes in words: `1.5 GB`."""
-    power = min(4, int(math.log10(max(1, size))) // 3)
-    return f"{size / 1000**power:.{1 if power else 0}f} {('bytes', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
 def _shard_ends(layout: Layout, shard_bytes: int) -> list[int]:

@@ -17,7 +17,7 @@ from bertvision.backbone.backbone import Backbone
 from bertvision.data.batches import by_length, collate
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
-from bertvision.files import NoRoom, claim, replacing
+from bertvision.files import NoRoom, claim, readable, replacing
 from bertvision.runtime import Runtime
 from bertvision.states.layout import (
     EVERYTHING,
@@ -30,7 +30,6 @@ from bertvision.states.layout import (
     checksum,
     encode,
     fingerprints,
-    readable,
 )
 from bertvision.states.store import Store, live, open_shard
 

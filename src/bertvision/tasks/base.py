@@ -85,7 +85,7 @@ class Task(Protocol):
         return
 
     def facts(self) -> dict[str, Any]:
-        """What was learnt from the training data and is needed without them, as JSON."""
+        """Facts of the training data that are needed later without them, as JSON."""
         return {}
 
     def load(self, data: DataRecipe, tokenizer: Tokenizer, seed: int) -> dict[str, Dataset]:
@@ -129,7 +129,7 @@ class Task(Protocol):
         """Per-example numbers from which the metrics can be computed again for a resample."""
 
     def analyse(self, dataset: Dataset, members: Mapping[str, Said]) -> dict[str, Any]:
-        """What members get right and wrong: {"members", "agreement", "errors"}, the latter two of single heads."""
+        """Right and wrong predictions: {"members", "agreement", "errors"}, the latter two of single heads."""
 
     def constant(self, dataset: Dataset) -> dict[str, Any]:
         """The score without any learning: {"says": the best constant answer, metric: score}; {} where there is none."""

@@ -193,7 +193,7 @@ class SpanPredictions:
 
     @classmethod
     def from_json(cls, rows: dict[str, Any], where: str = "predictions") -> "SpanPredictions":
-        """Reads what `to_json` gave."""
+        """Reads the result of `to_json`."""
         from bertvision.tasks.base import reading_predictions
 
         with reading_predictions(where):

@@ -9,17 +9,10 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from bertvision.data.batches import Batch
-from bertvision.data.sources import is_text, load_articles
-from bertvision.data.splits import (
-    Examples,
-    article_sets,
-    check_fits,
-    check_sources,
-    example_sets,
-    glue_task,
-    read_examples,
-)
+from bertvision.data.sources import Examples, is_text, load_articles, read_examples
+from bertvision.data.splits import article_sets
 from bertvision.data.tables import found_labels, label_numbers
+from bertvision.data.texts import check_fits, check_sources, example_sets, glue_task
 from bertvision.data.windows import Windows, make_text_windows
 from bertvision.errors import UserError
 from bertvision.evaluate import metrics
@@ -199,7 +192,7 @@ class LabelPredictions:
 
     @classmethod
     def from_json(cls, rows: Mapping[str, Any], where: str = "predictions") -> "LabelPredictions":
-        """Reads what `to_json` gave."""
+        """Reads the result of `to_json`."""
         with reading_predictions(where):
             labels = tuple(next(iter(rows.values()))["probabilities"]) if rows else ()
             found = [[float(row["probabilities"][label]) for label in labels] for row in rows.values()]

@@ -10,8 +10,9 @@ from tokenizers import Tokenizer
 
 from bertvision.data import glue
 from bertvision.data.batches import Batch
-from bertvision.data.splits import Examples, check_fits, check_sources, example_sets, glue_task, read_examples
+from bertvision.data.sources import Examples, read_examples
 from bertvision.data.tables import score_numbers
+from bertvision.data.texts import check_fits, check_sources, example_sets, glue_task
 from bertvision.data.windows import make_text_windows
 from bertvision.errors import UserError
 from bertvision.evaluate import metrics
@@ -172,7 +173,7 @@ class ScorePredictions:
 
     @classmethod
     def from_json(cls, rows: Mapping[str, Any], where: str = "predictions") -> "ScorePredictions":
-        """Reads what `to_json` gave."""
+        """Reads the result of `to_json`."""
         with reading_predictions(where):
             return cls(list(rows), np.array([float(row["score"]) for row in rows.values()]))
 

@@ -157,7 +157,7 @@ class TokenPredictions:
 
     @classmethod
     def from_json(cls, rows: Mapping[str, Any], where: str = "predictions") -> "TokenPredictions":
-        """Reads what `to_json` gave."""
+        """Reads the result of `to_json`."""
         with reading_predictions(where):
             return cls(list(rows), [tuple(label + "" for label in row["labels"]) for row in rows.values()])
 

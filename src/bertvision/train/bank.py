@@ -12,10 +12,12 @@ from bertvision.backbone.flops import head_work
 from bertvision.backbone.states import Reads, States, together
 from bertvision.data.batches import BatchPlan
 from bertvision.data.windows import Windows
-from bertvision.errors import UserError
-from bertvision.files import fitting, load_tensors, save_tensors
+from bertvision.devices import memory
+from bertvision.errors import TooLarge, UserError
+from bertvision.files import fitting, load_tensors, readable, save_tensors
 from bertvision.heads import SPECS, Head, build_head, head_name, saved_spec
-from bertvision.recipe import BankRecipe, head_spec
+from bertvision.heads.base import head_size
+from bertvision.recipe import BankRecipe, Recipe, head_spec
 from bertvision.runtime import CPU
 from bertvision.states.layout import Selection
 from bertvision.tasks import Dataset
@@ -23,6 +25,11 @@ from bertvision.train.feed import Feeds
 from bertvision.train.learner import Learner, Share, Task
 from bertvision.train.loop import EarlyStop, Feed, Job, Plan, Prune, check_steps, fit, gather_learners, plan_batches
 from bertvision.train.run_dir import file_name
+
+STEPS = 10_000_000  # a plan of all batches is kept in memory
+TRAINED = 16  # bytes per parameter in training: value, gradient and two moments
+ADDED = 4  # matrices (width, size) that adapters or LoRA add to a block
+CANDIDATE = 24  # bytes of an answer that is kept: its score and its place
 
 
 class HeadBank(nn.Module):
@@ -125,6 +132,33 @@ def _spec(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in head_spec(entry).items() if key != "fraction"}
 
 
+def refuse_too_large(recipe: Recipe, data: Mapping[str, Dataset], shape: Mapping[str, Any]) -> None:
+    """TooLarge, naming the key, where something of a recipe cannot be done. shape: arguments of `build_head`."""
+    tuning, bank = recipe.finetune, recipe.bank
+    windows = {split: len(one.windows) for split, one in data.items()}
+    for key, epochs, size in (
+        ("finetune.epochs", tuning.epochs, tuning.batch_size),
+        ("bank.epochs", bank.epochs, bank.batch_size),
+    ):
+        if (steps := epochs * windows["train"] / size) > STEPS:
+            raise TooLarge(key, f"{epochs:g} epochs are {steps:,.0f} steps, of which at most {STEPS:,} are planned")
+    if bank.patience and bank.epochs * bank.checks > STEPS:
+        raise TooLarge("bank.checks", f"{bank.checks:,} checks per epoch")
+    heads = {f"heads.{number}": head_spec(entry) for number, entry in enumerate(recipe.heads)}
+    for key, spec in {"finetune.head": head_spec(tuning.head), **heads}.items():
+        copies = len(bank.fractions) if key in heads else 1
+        _refuse_above_memory(key, TRAINED * copies * head_size(spec, **shape, key=key))
+    for key, size in (("finetune.adapters", tuning.adapters), ("finetune.lora", tuning.lora)):
+        _refuse_above_memory(key, TRAINED * ADDED * (shape["layers"] - 1) * shape["width"] * size)
+    candidates = max(windows.values()) * (len(heads) + 1) * recipe.evaluate.nbest
+    _refuse_above_memory("evaluate.nbest", CANDIDATE * candidates)
+
+
+def _refuse_above_memory(key: str, needed: int) -> None:
+    if needed > (room := memory()):
+        raise TooLarge(key, f"it needs {readable(needed)} of memory, and this machine has {readable(room)}")
+
+
 def bank_learners(bank: HeadBank, recipe: BankRecipe, windows: Windows, plan: BatchPlan, seed: int) -> list[Learner]:
     """A learner for every head of the bank, in training mode."""
     entries = [(entry, float(entry.get("fraction", 1))) for entry in bank.entries]
@@ -152,7 +186,7 @@ def _training(recipe: BankRecipe, entry: Mapping[str, Any]) -> BankRecipe:
 
 
 def training_notes(learners: Sequence[Learner], feed: Feed | None, identity: str) -> dict[str, Any]:
-    """What is noted with a bank: seconds and FLOPs of each head and of the feed, why heads were dropped, its identity.
+    """The notes saved with a bank: seconds and FLOPs of heads and feed, why heads were dropped, its identity.
 
     feed: None for heads that learned along, whose states cost nothing.
     """

@@ -18,9 +18,14 @@ from numpy.typing import NDArray
 
 from bertvision.backbone.anatomy import layer_count, width
 from bertvision.backbone.flops import Flops, Work, encoder_work, head_work
-from bertvision.backbone.loading import fetch_folder, find_encoder, load_tokenizer
-from bertvision.backbone.packages import ALIASES
-from bertvision.backbone.shapes import configuration, empty_model
+from bertvision.backbone.loading import (
+    PACKAGED,
+    configuration,
+    empty_model,
+    fetch_folder,
+    find_encoder,
+    load_tokenizer,
+)
 from bertvision.backbone.states import numbered
 from bertvision.backbone.tuning import apply, first_trained
 from bertvision.data.splits import sources_of
@@ -183,7 +188,7 @@ class StudyBudget:
         return found
 
     def row(self, cell: StudyCell, machine: Machine) -> dict[str, Any]:
-        """What a cell needs. memory_bytes: weights, gradients and moments, without activations."""
+        """The forecast of a cell. memory_bytes: weights, gradients and moments, without activations."""
         tuning, bank, own = self.recipe.finetune, self.recipe.bank, sum(p.numel() for p in self.bank.parameters())
         is_tuning, along = cell.epoch is None, bank.feed == "along"
         bankless = along or cell.epoch is None or not has_heads(self.recipe, cell.epoch)
@@ -283,7 +288,7 @@ def _by_processes(cells: Cells, rows: list[dict[str, Any]], count: int) -> float
 
 def _local(name: str) -> Path | None:
     """The directory of an encoder that is on this machine, or comes with a package."""
-    return find_encoder(name) if name in ALIASES or Path(name).expanduser().is_dir() else None
+    return find_encoder(name) if name in PACKAGED or Path(name).expanduser().is_dir() else None
 
 
 def _last(source: str) -> str:

@@ -66,17 +66,20 @@ class Cells:
         return all(run.checkpoint(cell.seed, epoch).is_dir() for epoch in run.epochs)
 
     def is_ready(self, cell: StudyCell) -> bool:
-        """Whether what it needs is there."""
+        """Whether its checkpoint exists."""
         return cell.epoch is None or self.study(cell).run_dir.checkpoint(cell.seed, cell.epoch).is_dir()
 
     def notes(self, cell: StudyCell) -> Path:
         """Where the log and the facts of a cell are until the run is complete."""
+        return self._apart(cell).log_file.parent
+
+    def _apart(self, cell: StudyCell) -> RunDir:
         run = self.study(cell).run_dir
-        return RunDir(run.path, run.recipe(), cell.id).log_file.parent
+        return RunDir(run.path, run.recipe(), cell.id)
 
     def stage(self, cell: StudyCell) -> tuple[str, float]:
         """The last stage of a cell that is done elsewhere, and which share of it is done."""
-        return last_stage(self.notes(cell) / "log.jsonl")
+        return last_stage(self._apart(cell).log_file)
 
     @property
     def done(self) -> bool:
@@ -88,7 +91,7 @@ class Cells:
         return self.done and bool(self.whole.run_dir.facts().get("finished"))
 
     def run(self, cell: StudyCell, patience: float = 0.0) -> None:
-        """Does a cell that is not done. Resumes after a kill. patience: seconds to wait for one who is at it."""
+        """Runs a cell unless it is done. Resumes after a kill. patience: seconds to wait for another process on it."""
         if self.is_done(cell):
             return
         if not self.is_ready(cell):
@@ -113,7 +116,7 @@ class Cells:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Inside, only processes that do cells may be at work on the run."""
+        """Within, only processes that run cells may work on the run."""
         self.whole.refuse_other()
         held: list[Path] = []
         try:
@@ -128,7 +131,7 @@ class Cells:
                 release(place)
 
     def complete(self) -> bool:
-        """Does what belongs to the run as a whole; False if cells are missing or another process is at it."""
+        """Finishes the run as a whole; False if cells are missing or another process is doing it."""
         if not self.done:
             return False
         try:

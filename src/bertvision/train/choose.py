@@ -9,10 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bertvision.data.batches import by_length, collate
+from bertvision.data.batches import Ragged, by_length, collate
 from bertvision.errors import UserError, nearest
 from bertvision.evaluate.ensemble import BACKBONE, HOWS, Ensemble, How, Member, combine, greedy_selection
-from bertvision.evaluate.ragged import Ragged
 from bertvision.evaluate.score import Cost, Score, join_costs
 from bertvision.files import write_json
 from bertvision.recipe import Recipe
@@ -24,7 +23,7 @@ from bertvision.train.stored import Stored
 GREEDY_HOW: How = "mean"  # a member that selection takes twice weighs twice
 
 
-class Committee:
+class EnsembleScorer:
     """Scores ensembles of stored members; how: of all of them."""
 
     def __init__(self, stored: Stored, how: How) -> None:
@@ -108,7 +107,7 @@ class Committee:
 
 
 def padded(flat: Tensor, starts: NDArray[np.int64], index: NDArray[np.int64]) -> Tensor:
-    """What the windows `index` (B,) have in a flat tensor (T, ...), window n owning rows starts[n]:starts[n + 1].
+    """The rows of the windows `index` (B,) in a flat tensor (T, ...), where window n owns rows starts[n]:starts[n + 1].
 
     (B, S, ...), padded with a window's last row: decoding does not look beyond a window's end.
     """
@@ -154,14 +153,14 @@ def write_greedy(stored: Stored) -> dict[str, Any]:
         kept = all(run.logits_file(*cell, split).is_file() for split in ("tune", "test"))
         if len(candidates) < 2 or not kept:
             continue
-        committee = Committee(stored, GREEDY_HOW)
-        weights = committee.select(list(candidates))
+        scorer = EnsembleScorer(stored, GREEDY_HOW)
+        weights = scorer.select(list(candidates))
         ensemble = Ensemble(tuple(weights), tuple(weights.values()), GREEDY_HOW, "greedy")
         ordered = {member: cost for member, cost in candidates.items() if member in weights}
-        rows, predictions = committee.report(ensemble, join_costs(ordered))
+        rows, predictions = scorer.report(ensemble, join_costs(ordered))
         found.append(description(rows))
         for row in rows:
-            own = Measured(stored.task.points(predictions, committee.data["test"], row.threshold), row.cost)
+            own = Measured(stored.task.points(predictions, scorer.data["test"], row.threshold), row.cost)
             known[cell[1]].setdefault((row.threshold_from, row.name), {})[cell[0]] = own
     compared = []
     for epoch, keys in sorted(known.items()):
@@ -203,13 +202,13 @@ def ensemble_run(
     epochs = [epoch for _, epoch in cells]
     inside = [one for one in everyone if one.epoch in epochs and (seed == "all" or one.seed == cells[0][0])]
     chosen = named(members, everyone, inside) if members else inside
-    committee = Committee(stored, how)
+    scorer = EnsembleScorer(stored, how)
     weights = {one: 1 / len(chosen) for one in chosen}
     if greedy:
         Journal(quiet=quiet).say(f"choosing among {len(chosen)} members on tune")
-        weights = committee.select(chosen)
+        weights = scorer.select(chosen)
     ensemble = Ensemble(tuple(weights), tuple(weights.values()), how, "given")
-    found, _ = committee.report(ensemble, Cost())
+    found, _ = scorer.report(ensemble, Cost())
     write_json(out or run.ensemble_file, description(found) | {"chosen": "greedy" if greedy else "given"})
     own = [row for one in chosen if one in weights for row in rows if row.ensemble.members[0] == one]
     return [row.to_json() for row in [*found, *own]]

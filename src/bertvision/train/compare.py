@@ -61,7 +61,7 @@ def write_comparisons(stored: Stored, *, whole: bool = True) -> list[dict[str, A
 
 
 def _known(path: Path) -> dict[str, Any]:
-    """What the file holds; nothing if it is damaged."""
+    """The contents of the file; empty if it is damaged."""
     try:
         found = read_json(path, "file of comparisons")
         lists = [found["comparisons"], found.setdefault("equal_cost", [])]
@@ -187,7 +187,7 @@ def _equal_cost(found: Measures, by: str, draws: int) -> Iterator[dict[str, Any]
 
 
 def _about(by: str, rivals: Sequence[tuple[float, EqualCost]]) -> dict[str, Any]:
-    """What an entry says about the backbones of equal cost, one per seed."""
+    """The part of an entry that describes the backbones of equal cost, one per seed."""
     epochs = [rival.epoch for _, rival in rivals if rival.epoch is not None]
     how = max((rival.how for _, rival in rivals), key=("exact", "interpolated", "beyond").index)
     cost = fmean(cost for cost, _ in rivals)

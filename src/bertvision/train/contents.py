@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bertvision import toml
 from bertvision.errors import UserError
 from bertvision.evaluate.score import Score
-from bertvision.files import read_json, read_sealed
+from bertvision.files import read_json, read_with_digest
 
 if TYPE_CHECKING:
     from bertvision.train.run_dir import RunDir
@@ -194,7 +194,7 @@ def _sound(value: Any, shape: Any, where: str, lost: list[str]) -> Any:
 
 
 def _kept(name: str, value: Any, shape: Any, problems: list[str]) -> Any:
-    """The sound part of what a file holds, or None."""
+    """The sound part of the contents of a file, or None."""
     lost: list[str] = []
     found = _sound(value, shape, "", lost)
     if found is NOTHING:
@@ -212,7 +212,7 @@ def _read(path: Path, shape: Any, problems: list[str]) -> Any:
 
 
 def _json(path: Path, problems: list[str]) -> Any:
-    """What a JSON file holds; NOTHING if it is missing or damaged."""
+    """The contents of a JSON file; NOTHING if it is missing or damaged."""
     if not path.exists():
         return NOTHING
     try:
@@ -227,7 +227,7 @@ def _recipe(path: Path, problems: list[str]) -> tuple[str | None, Plain]:
     if not path.is_file():
         return None, {}
     try:
-        text = read_sealed(path, "recipe", "restore it")
+        text = read_with_digest(path, "recipe", "restore it")
     except UserError as error:
         problems.append(f"{str(error).removeprefix(f'{path.parent}/')}: what was asked for is unknown.")
         return "", {}

@@ -64,15 +64,15 @@ def score_run(
     "independent"); thresholds tuned under the recipe's do not fit it and are left out. device: another than the
     recipe's.
     """
-    place = _Place(directory, checkpoint, seed, quiet, device)
-    rule: Any = decoding or place.recipe.evaluate.decoding
+    run = _LoadedRun(directory, checkpoint, seed, quiet, device)
+    rule: Any = decoding or run.recipe.evaluate.decoding
     if rule not in RULES:
         raise UserError(f"--decoding {rule}: {nearest(rule, RULES)}")
-    dataset = place.dataset(data or place.recipe.data.test)
-    found = place.predict(dataset, place.wanted(member), rule)
-    fits = rule == place.recipe.evaluate.decoding
-    tuned = {row.ensemble: row.threshold for row in place.chosen if fits}
-    return [row.to_json() for row in score_rows(place.loaded.costs, found, place.task, dataset, tuned)]
+    dataset = run.dataset(data or run.recipe.data.test)
+    found = run.predict(dataset, run.wanted(member), rule)
+    fits = rule == run.recipe.evaluate.decoding
+    tuned = {row.ensemble: row.threshold for row in run.chosen if fits}
+    return [row.to_json() for row in score_rows(run.loaded.costs, found, run.task, dataset, tuned)]
 
 
 def submit_run(directory: Path, out: Path, *, data: str, member: str = "", **wanted: Any) -> tuple[Path, str]:
@@ -82,10 +82,10 @@ def submit_run(directory: Path, out: Path, *, data: str, member: str = "", **wan
     """
     if not data.startswith(glue.PREFIX):
         raise UserError(f"--data {data or 'is missing'}: name what to predict, such as glue:RTE/test")
-    place = _Place(directory, **wanted)
-    dataset = place.dataset(data, labelled=False)
+    run = _LoadedRun(directory, **wanted)
+    dataset = run.dataset(data, labelled=False)
     glue.check_submission(data, len(dataset.records))
-    found, name = place.predict_best(dataset, member)
+    found, name = run.predict_best(dataset, member)
     if found is None:
         return out, name
     return glue.write_submission(out, data, found.values()), name
@@ -98,8 +98,8 @@ def predict_run(directory: Path, out: Path, *, data: str, member: str = "", **wa
     """
     if not data:
         raise UserError("--data is missing: name what to predict, such as new.csv")
-    place = _Place(directory, **wanted)
-    found, name = place.predict_best(place.dataset(data, labelled=False), member)
+    run = _LoadedRun(directory, **wanted)
+    found, name = run.predict_best(run.dataset(data, labelled=False), member)
     if found is None:
         return out, name
     lines = [json.dumps({"id": key, **one}, ensure_ascii=False) for key, one in found.to_json().items()]
@@ -108,7 +108,7 @@ def predict_run(directory: Path, out: Path, *, data: str, member: str = "", **wa
     return out, name
 
 
-class _Place:
+class _LoadedRun:
     """One checkpoint of a run, loaded. chosen: its score rows at what was chosen on tune."""
 
     def __init__(

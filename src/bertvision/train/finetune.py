@@ -66,7 +66,7 @@ class Checkpoint:
             shutil.rmtree(unfinished, ignore_errors=True)
 
     def about(self) -> dict[str, Any]:
-        """What was noted when it was saved: head, specs, epoch, step, seconds, FLOPs, seed, identity."""
+        """The notes saved with it: head, specs, epoch, step, seconds, FLOPs, seed, identity."""
         return load_tensors(self._head, "head", self._way_out)[1]
 
     def load(self, task: Task, onto: Backbone | str) -> tuple[Backbone, Head, dict[str, Any]]:

@@ -104,7 +104,7 @@ class Learner(Timed):
             return [*torch.autograd.grad(loss, [*self.named.values()], allow_unused=True), loss.detach()]
 
     def take_gradient(self, gradient: "Gradient", rows: int, step: int) -> None:
-        """Learns from what `gradient` gave, added up over the micro-batches of a step, which hold `rows` windows."""
+        """Learns from the results of `gradient`, summed over the micro-batches of a step, which hold `rows` windows."""
         *own, loss = gradient
         assert loss is not None
         self._see("loss", loss if self.share is None else loss / rows, step)

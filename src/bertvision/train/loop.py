@@ -70,7 +70,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What `fit` does. batches: all batches of the training.
+    """The plan of a training. batches: all batches of the training.
 
     at_step(step): called when `step` batches are done, before any snapshot of that step. marks: steps after which
     something is saved; before that, as at the end, the loss of every learner is checked.

@@ -170,7 +170,7 @@ def _connect(address: str) -> Any:
 
 
 def do_piece(place: Place, do: Do, piece: Any) -> tuple[str, Any]:
-    """Does a piece in a worker: the text of an error the user can fix, or "", and what came of it."""
+    """Does a piece in a worker: the text of an error the user can fix, or "", and the result."""
     import torch
 
     from bertvision.registry import load_code
@@ -189,11 +189,10 @@ def do_piece(place: Place, do: Do, piece: Any) -> tuple[str, Any]:
 
 def do_cell(place: Place, cell: Any) -> None:
     """The work on a cell of a study."""
-    from bertvision.recipe import load_recipe
-    from bertvision.train.series import make_run
+    from bertvision.train import make_run
 
-    run = Path(place.run)
-    Cells(make_run(load_recipe(run / "recipe.toml"), run, quiet=True)).run(cell, PATIENCE)
+    run = RunDir.open(Path(place.run))
+    Cells(make_run(run.recipe(), run.path, quiet=True)).run(cell, PATIENCE)
 
 
 @dataclass(frozen=True, slots=True)

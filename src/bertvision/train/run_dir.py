@@ -1,10 +1,10 @@
 """The directory of a run: paths, score rows, facts, digests. No other code knows how a run lies on disk.
 
 RUN/ recipe.toml, study.json (facts), log.jsonl, metrics.json (all score rows), comparisons.json, greedy.json,
-ensemble.json, analysis.json, report.*, reader/, states/, search/; per seed: seed-N/ checkpoint-E/,
-heads-E.safetensors, heads-E@K.safetensors, predictions/E/SPLIT/ (ENSEMBLE.json, logits.safetensors), scores-E.json,
-sets-E.json. A run with variants holds a run for each: RUN/VARIANT/. Cells that are done by processes of their own
-leave log and facts in .cells/ID/ until the run is completed.
+ensemble.json, analysis.json, depth.*, report.*, reader/, states/, search/, tensorboard/, trackio/; per seed: seed-N/
+checkpoint-E/, heads-E.safetensors, heads-E@K.safetensors, predictions/E/SPLIT/ (ENSEMBLE.json, logits.safetensors),
+scores-E.json, sets-E.json. A run with variants holds a run for each: RUN/VARIANT/. Cells that are done by processes
+of their own leave log and facts in .cells/ID/ until the run is completed.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from bertvision.devices import peak_memory
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import Ensemble
 from bertvision.evaluate.score import Cost, Score
-from bertvision.files import read_json, read_sealed, remove, sealed, write_json, write_text
+from bertvision.files import read_json, read_with_digest, remove, with_digest, write_json, write_text
 from bertvision.recipe import Recipe, load_recipe, reached, to_toml
 from bertvision.train.contents import Contents, read_contents
 
@@ -75,9 +75,12 @@ class RunDir:
         self.greedy_file = path / "greedy.json"
         self.ensemble_file = path / "ensemble.json"
         self.analysis_file = path / "analysis.json"
+        self.depth_file = path / "depth.json"
         self.reader = path / "reader"
+        self.reader_note = self.reader / "made_from.json"  # the digest of the scores that the reader was made from
         self.states = path / "states"  # stores that `bertvision tap` left
         self.search = path / "search"
+        self.tensorboard, self.trackio = path / "tensorboard", path / "trackio"  # curves
 
     @classmethod
     def open(cls, path: Path, *, variants: bool = True) -> "RunDir":
@@ -90,10 +93,6 @@ class RunDir:
             names = ", ".join(str(one.path) for one in found.values())
             raise UserError(f"{path}: holds a run for each variant; name one of them: {names}")
         return run
-
-    def report(self, name: str) -> Path:
-        """A file of the report, such as `report.html`."""
-        return self.path / name
 
     def seed(self, seed: int) -> Path:
         return self.path / f"seed-{seed}"
@@ -139,12 +138,12 @@ class RunDir:
 
     def recipe(self) -> Recipe:
         if self._recipe is None:
-            read_sealed(self.recipe_file, "recipe", "restore it")
+            read_with_digest(self.recipe_file, "recipe", "restore it")
             self._recipe = load_recipe(self.recipe_file)
         return self._recipe
 
     def write_recipe(self, recipe: Recipe) -> None:
-        write_text(self.recipe_file, sealed(to_toml(recipe)), durable=True)
+        write_text(self.recipe_file, with_digest(to_toml(recipe)), durable=True)
 
     @property
     def epochs(self) -> list[float]:
@@ -160,10 +159,10 @@ class RunDir:
     def own_names(self) -> set[str]:
         """Names of its own files and directories, which no variant may have."""
         paths = [path for path in vars(self).values() if isinstance(path, Path) and path.parent == self.path]
-        return {path.name for path in paths} | {"figures", "report.html", "report.md"}
+        return {path.name for path in paths} | {"figures", "report.html", "report.md", "depth.svg"}
 
     def facts(self) -> dict[str, Any]:
-        """What is known about the run: versions, machine, data, times, memory."""
+        """Facts about the run: versions, machine, data, times, memory."""
         return read_json(self.facts_file, "study file") if self.facts_file.is_file() else {}
 
     def add_facts(self, **values: Any) -> None:

@@ -14,11 +14,10 @@ from torch import Tensor
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.flops import added, encoder_work, head_work
 from bertvision.backbone.states import together
-from bertvision.data.batches import Batch, by_length, collate
+from bertvision.data.batches import Batch, Ragged, by_length, collate
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import Ensemble, How, Member
-from bertvision.evaluate.ragged import Ragged
 from bertvision.evaluate.score import WEIGHT_BYTES, Cost, Score, join_costs, total_flops
 from bertvision.heads import Head
 from bertvision.recipe import EvaluateRecipe, Recipe
@@ -32,8 +31,8 @@ from bertvision.train.run_dir import RunDir, file_name
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """The members of one checkpoint, loaded. costs: of each alone. specs: the recipe's entries of the heads. about:
+class Members:
+    """The members of one checkpoint, in memory. costs: of each alone. specs: the recipe's entries of the heads. about:
     what was noted with the checkpoint. dropped: why heads are not among the members."""
 
     backbone: Backbone
@@ -53,12 +52,12 @@ class Loaded:
         whole = [member for member in self.heads if member.kind == "head" and not member.is_partial]
         return [Ensemble((own, member), how=how, chosen="pair") for how in hows for member in whole]
 
-    def without(self, dropped: Mapping[Member, str]) -> "Loaded":
+    def without(self, dropped: Mapping[Member, str]) -> "Members":
         heads = {member: head for member, head in self.heads.items() if member not in dropped}
         return replace(self, heads=heads, dropped={**self.dropped, **dropped})
 
 
-def load_members(run: RunDir, task: Task, seed: int, epoch: float, onto: Backbone | str = "") -> Loaded:
+def load_members(run: RunDir, task: Task, seed: int, epoch: float, onto: Backbone | str = "") -> Members:
     """Backbone and heads of a checkpoint. onto: a backbone in memory, untuned or tuned by the same recipe."""
     recipe = run.recipe()
     checkpoint = Checkpoint(run.checkpoint(seed, epoch))
@@ -92,7 +91,7 @@ def load_members(run: RunDir, task: Task, seed: int, epoch: float, onto: Backbon
                 continue
             heads[member], specs[member] = one, entry
             costs[member] = cost(one, one.parameter_count(), notes, called)
-    return Loaded(backbone, heads, costs, specs, about, dropped)
+    return Members(backbone, heads, costs, specs, about, dropped)
 
 
 def planned_heads(recipe: Recipe) -> list[tuple[str, float]]:
@@ -104,7 +103,7 @@ def check_names(recipe: Recipe) -> None:
     """UserError if two ensembles would write the same file of predictions."""
     ages = [None, *(age for age in recipe.bank.checkpoints if age < recipe.bank.epochs)]
     heads = [Member(name, 0, 0.0, share, age) for age in ages for name, share in planned_heads(recipe)]
-    planned = Loaded(None, dict.fromkeys([Member("", 0, 0.0), *heads]))  # type: ignore[arg-type]
+    planned = Members(None, dict.fromkeys([Member("", 0, 0.0), *heads]))  # type: ignore[arg-type]
     taken: set[str] = set()
     for one in [*planned.singles, *planned.pairs(recipe.evaluate.ensembles)]:
         name = file_name(one.parts).lower()
@@ -115,8 +114,10 @@ def check_names(recipe: Recipe) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What one pass gave: predictions of each ensemble, and the seconds and FLOPs each would have needed alone. logits:
-    of members, where kept, see `Ragged`. dropped: why members are missing; ensembles with them are missing too."""
+    """The results of one pass: predictions of each ensemble, and the seconds and FLOPs each would have needed alone.
+
+    logits: of members, where kept, see `Ragged`. dropped: why members are missing; ensembles with them are missing too.
+    """
 
     predictions: dict[Ensemble, Any]
     seconds: dict[Ensemble, float]
@@ -164,26 +165,26 @@ def predict(
     with setting.journal.stage(stage, int(windows.lengths.sum())) as progress:
         for first in range(0, len(batches), runtime.world):
             turn = [collate(windows, index, backbone.pad) for index in batches[first : first + runtime.world]]
-            own = [_look(batch, source, needed, runtime) for batch in turn[runtime.rank :][:1]]
-            for batch, looked in zip(turn, own if runtime.world == 1 else _gathered(own, runtime)):
-                scorers.take(batch, looked)
+            own = [_batch_logits(batch, source, needed, runtime) for batch in turn[runtime.rank :][:1]]
+            for batch, found in zip(turn, own if runtime.world == 1 else _gathered(own, runtime)):
+                scorers.take(batch, found)
                 progress.advance(batch.tokens)
     found = scorers.finish() if runtime.is_main else Pass({}, {})
-    dropped = runtime.tell([(place, found.dropped.get(member, "")) for place, member in enumerate(needed)])
-    members = list(needed)
-    found = replace(found, dropped={members[place]: why for place, why in dropped if why})
-    return replace(found, flops={one: _flops(backbone, one, heads, windows) for one in found.predictions})
+    reasons = runtime.tell([found.dropped.get(member, "") for member in needed])  # the same in all processes
+    dropped = {member: why for member, why in zip(needed, reasons) if why}
+    flops = {one: _flops(backbone, one, heads, windows) for one in found.predictions}
+    return replace(found, dropped=dropped, flops=flops)
 
 
 @dataclass(frozen=True, slots=True)
-class _Looked:
+class _BatchLogits:
     """Logits of a batch by member, on the CPU; and the seconds of the states, then of each member."""
 
     logits: list[Tensor]
     seconds: list[float]
 
 
-def _look(batch: Batch, source: Source, heads: Mapping[Member, Head], runtime: Runtime) -> _Looked:
+def _batch_logits(batch: Batch, source: Source, heads: Mapping[Member, Head], runtime: Runtime) -> _BatchLogits:
     began = clock()
     states = source(batch)
     runtime.synchronize()
@@ -192,18 +193,18 @@ def _look(batch: Batch, source: Source, heads: Mapping[Member, Head], runtime: R
         began = clock()
         logits.append(head.logits(states).cpu())  # what follows is done there
         seconds.append(clock() - began)
-    return _Looked(logits, seconds)
+    return _BatchLogits(logits, seconds)
 
 
-def _gathered(own: Sequence[_Looked], runtime: Runtime) -> list[_Looked]:
-    """What the processes have looked at, by rank; only in the main one. own: nothing, where there were too few."""
+def _gathered(own: Sequence[_BatchLogits], runtime: Runtime) -> list[_BatchLogits]:
+    """The batch logits of all processes by rank, in the main one alone. own: empty where there were too few batches."""
     content = b""
     for one in own:
         tensors = {f"{place:06d}": logits.contiguous() for place, logits in enumerate(one.logits)}
         content = save(tensors | {"seconds": torch.tensor(one.seconds, dtype=torch.float64)})
     found = [load(each) for each in runtime.gather(content) if each]
     seconds = [each.pop("seconds").tolist() for each in found]
-    return [_Looked([each[key] for key in sorted(each)], spent) for each, spent in zip(found, seconds)]
+    return [_BatchLogits([each[key] for key in sorted(each)], spent) for each, spent in zip(found, seconds)]
 
 
 def _flops(backbone: Backbone, one: Ensemble, heads: Mapping[Member, Head], windows: Windows) -> int | None:
@@ -239,11 +240,11 @@ class _Scorers:
         self.losses = dict.fromkeys(self.kept, 0.0)  # sums over windows
         self.dropped: dict[Member, str] = {}
 
-    def take(self, batch: Batch, looked: _Looked) -> None:
-        self.shared += looked.seconds[0]
-        logits = {member: found for member, found in zip(self.members, looked.logits) if member in self.heads}
+    def take(self, batch: Batch, found: _BatchLogits) -> None:
+        self.shared += found.seconds[0]
+        logits = {member: own for member, own in zip(self.members, found.logits) if member in self.heads}
         logs: dict[Member, Tensor] = {}
-        for member, seconds in zip(self.members, looked.seconds[1:]):
+        for member, seconds in zip(self.members, found.seconds[1:]):
             if member not in self.heads:
                 continue
             self.head_seconds[member] += seconds
@@ -273,10 +274,9 @@ class _Scorers:
                 predictions[one] = self.collectors[one].finish()
         seconds = {}
         for one in self.ensembles:
-            own = sum(
-                self.head_seconds[m] + (self.log_seconds[m] if self.normalise or len(one.members) > 1 else 0.0)
-                for m in one.members
-            )
+            joined = self.normalise or len(one.members) > 1
+            spent = [self.head_seconds, *([self.log_seconds] if joined else [])]
+            own = sum(seconds_of[member] for seconds_of in spent for member in one.members)
             seconds[one] = self.shared + own + self.own_seconds[one]
         logits = {member: self.kept[member].values for member in self.heads if member in self.kept}
         losses = {member: round(self.losses[member] / max(self.windows, 1), 4) for member in logits}
@@ -318,7 +318,7 @@ def score_rows(
 
 
 def report_rows(
-    loaded: Loaded, passes: Mapping[str, Pass], task: Task, data: Mapping[str, Dataset]
+    loaded: Members, passes: Mapping[str, Pass], task: Task, data: Mapping[str, Dataset]
 ) -> tuple[list[Score], dict[Ensemble, Any]]:
     """The rows of a checkpoint, scored on test; thresholds and the reported pair are chosen on tune. And the test
     predictions of the ensembles in the rows.
@@ -334,12 +334,12 @@ def report_rows(
     if pairs:
         best = max(pairs, key=on_tune.__getitem__)
         source[replace(best, chosen="best")] = best
-    reported = {one: test.predictions[pair] for one, pair in source.items()}
-    seconds = {one: test.seconds[pair] for one, pair in source.items()}
-    flops = {one: test.flops.get(pair) for one, pair in source.items()}
-    thresholds = {one: tuned[pair] for one, pair in source.items()}
-    rows = []
-    for row in score_rows(loaded.costs, Pass(reported, seconds, flops=flops), task, data["test"], thresholds):
+
+    def named(values: Mapping[Ensemble, Any]) -> dict[Ensemble, Any]:
+        return {one: values[pair] for one, pair in source.items()}
+
+    found, rows = Pass(named(test.predictions), named(test.seconds), flops=named(test.flops)), []
+    for row in score_rows(loaded.costs, found, task, data["test"], named(tuned)):
         pair, more = source[row.ensemble], {}
         if "also" in passes:
             scores = task.scores(passes["also"].predictions[pair], data["also"], row.threshold)
@@ -347,4 +347,4 @@ def report_rows(
         loss = test.losses.get(pair.members[0]) if pair.is_single else None
         metrics = row.metrics if loss is None else row.metrics | {"loss": loss}
         rows.append(replace(row, metrics=metrics, tune=on_tune[pair], also=more))
-    return rows, reported
+    return rows, found.predictions

@@ -44,7 +44,7 @@ class Search:
     def __init__(self, study: Study, *, trials: int, size: int = 8) -> None:
         self.study, self.recipe, self.task, self.journal = study, study.recipe, study.task, study.journal
         self.wanted, self.size = trials, size
-        self.directory = study.directory / "search"
+        self.directory = study.run_dir.search
         self.seed, self.epoch = self.recipe.seeds[0], study.epochs[-1]
         if not self.recipe.heads:
             raise UserError("heads: there are none to vary; add [[heads]] with a kind to the recipe")
@@ -54,7 +54,7 @@ class Search:
 
     @property
     def metric(self) -> str:
-        """What is maximised, on tune."""
+        """The metric that is maximised, on tune."""
         return self.task.metrics[-1]
 
     @property

@@ -111,9 +111,3 @@ def variant_recipes(recipe: Recipe) -> dict[str, Recipe]:
         table = toml.merged(plain | {"paper": paper}, {key: value for key, value in variant.items() if key != "name"})
         found[name] = from_table(table, f"variants.{place} ({name})")
     return found
-
-
-def make_run(recipe: Recipe, directory: Path, *, quiet: bool = False) -> Study | Series:
-    """What a recipe asks for in a directory: a study, or one for each of its variants."""
-    kind = Series if recipe.variants else Study
-    return kind(recipe, directory, quiet=quiet)

@@ -1,4 +1,4 @@
-"""What a run has stored, read again without a pass of its encoder: predictions, logits, its data."""
+"""Stored results of a run, read again without a pass of its encoder: predictions, logits, its data."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ from bertvision.runtime import Runtime, start_runtime
 from bertvision.tasks import TASKS, Dataset, Task
 from bertvision.train.progress import Journal
 from bertvision.train.run_dir import Cell, RunDir
-from bertvision.train.scoring import Loaded, load_members
+from bertvision.train.scoring import Members, load_members
 
 SPLITS = ("tune", "test")  # those a checkpoint is scored on
 Key = tuple[str, str]  # origin of the threshold, display name
@@ -32,7 +32,7 @@ class Stored:
     What a study has just predicted is passed on with `keep` and is not read from its files.
     """
 
-    def __init__(self, run: RunDir, task: Task, load: Callable[[int, float], Loaded] | None = None) -> None:
+    def __init__(self, run: RunDir, task: Task, load: Callable[[int, float], Members] | None = None) -> None:
         self.run, self.task = run, task
         self.load = load or (lambda seed, epoch: load_members(run, task, seed, epoch))
         self.data: Mapping[str, Dataset] | None = None
@@ -79,7 +79,7 @@ class Stored:
             self._kept = cell, dict(predictions)
 
     def predictions(self, ensemble: Ensemble, split: str) -> Any:
-        """The predictions of a member or a pair, which must be for the set of now."""
+        """The predictions of a member or a pair, which must be for the present data."""
         cell = next(iter(ensemble.cells))
         if split == "test" and self._kept and self._kept[0] == cell and ensemble in self._kept[1]:
             return self._kept[1][ensemble]
@@ -158,7 +158,7 @@ def tuning_of(run: RunDir, runtime: Runtime) -> FinetuneRecipe:
 
 
 def note_runtime(run: RunDir, runtime: Runtime, journal: Journal) -> None:
-    """Notes device, precision and processes; a run that goes on elsewhere does not end in the same bits."""
+    """Notes device, precision and processes; a run continued on another device ends in other bits."""
     before = run.facts().get("runtime", {}).get("device", runtime.kind)
     if before != runtime.kind:
         journal.note(f"this run began on {before} and goes on on {runtime.kind}, which rounds otherwise")
@@ -174,7 +174,7 @@ def note_peak(run: RunDir, runtime: Runtime) -> None:
         run.add_facts(device_peak_gib=max(known, runtime.peak_gib()) or None)
 
 
-def note_dropped(run: RunDir, loaded: Loaded) -> None:
+def note_dropped(run: RunDir, loaded: Members) -> None:
     """Notes which heads are not among the members, and why."""
     found = [
         {"seed": one.seed, "checkpoint": one.epoch, "member": one.name, "why": why}

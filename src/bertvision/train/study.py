@@ -17,15 +17,14 @@ from bertvision.files import claim, save_tensors, sync, write_json
 from bertvision.recipe import FinetuneRecipe, Recipe, has_heads, head_spec, load_recipe
 from bertvision.runtime import Runtime, is_main
 from bertvision.tasks import Dataset
-from bertvision.train.bank import HeadBank, at_fractions, bank_feeds, train_bank
+from bertvision.train.bank import HeadBank, at_fractions, bank_feeds, refuse_too_large, train_bank
 from bertvision.train.choose import write_greedy
 from bertvision.train.compare import write_analysis, write_comparisons
 from bertvision.train.finetune import NAME, Along, Checkpoint, finetune, head_shape, start_files
-from bertvision.train.limits import refuse_too_large, refuse_too_long
 from bertvision.train.loop import Job
 from bertvision.train.progress import Journal, heads_stage, planned_stages, scored_splits, scoring_stage, tuning_stage
 from bertvision.train.run_dir import Cell, RunDir
-from bertvision.train.scoring import Loaded, Pass, Setting, check_names, load_members, predict, report_rows
+from bertvision.train.scoring import Members, Pass, Setting, check_names, load_members, predict, report_rows
 from bertvision.train.stored import (
     Stored,
     note_dropped,
@@ -96,7 +95,7 @@ class Study:
         return self.rows()
 
     def _conclude(self) -> None:
-        """What is made of all cells together, unless it is there."""
+        """Writes what is computed from all cells together, unless it is up to date."""
         self.run_dir.write_metrics()
         write_comparisons(self.stored)
         if not self.run_dir.is_current(self.run_dir.greedy_file):
@@ -217,7 +216,7 @@ class Study:
         if self.runtime.is_main:
             self._write_scores(cell, loaded, passes)
 
-    def _write_scores(self, cell: Cell, loaded: Loaded, passes: dict[str, Pass]) -> None:
+    def _write_scores(self, cell: Cell, loaded: Members, passes: dict[str, Pass]) -> None:
         """The rows of a checkpoint whose sets have been predicted."""
         run = self.run_dir
         rows, reported = report_rows(loaded, passes, self.task, self.data)
@@ -234,7 +233,7 @@ class Study:
             run.write_metrics()
             write_comparisons(self.stored, whole=False)
 
-    def members(self, seed: int, epoch: float) -> Loaded:
+    def members(self, seed: int, epoch: float) -> Members:
         """Backbone and heads of a checkpoint, loaded into the encoder in memory."""
         backbone = self._encoder or self._untuned()
         self._holds = seed, NO_CHECKPOINT
@@ -254,7 +253,7 @@ class Study:
         return found
 
     def tuned(self, seed: int, epoch: float) -> Backbone:
-        """The backbone of a checkpoint, which must have been tuned on the data and settings of now."""
+        """The backbone of a checkpoint, which must have been tuned on the present data and settings."""
         checkpoint = self.checkpoint(seed, epoch)
         self._check(checkpoint)
         backbone = self._encoder or self._untuned()
@@ -291,7 +290,7 @@ class Study:
 
     @cached_property
     def identity(self) -> str:
-        """What training depends on beside the seed: recipe, weights, tokenizer, windows."""
+        """A digest of everything that training depends on beside the seed: recipe, weights, tokenizer, windows."""
         plain = trained_part(dataclasses.replace(self.recipe, finetune=self._tuning), self.runtime.identity)
         digest = hashlib.sha256(json.dumps({k: v for k, v in plain.items() if k not in COSMETIC}).encode())
         digest.update(self._origin.fingerprint.encode())
@@ -315,7 +314,7 @@ class Study:
     @cached_property
     def _origin(self) -> "Origin":
         backbone = self._untuned()
-        refuse_too_long(self.recipe.data, backbone)
+        backbone.check_length(self.recipe.data.max_length)
         entries = [("finetune.head", self.recipe.finetune.head), *(("heads", one) for one in self.recipe.heads)]
         for where, entry in entries:
             if head_spec(entry).get("pooled"):
@@ -323,7 +322,7 @@ class Study:
         return Origin(backbone.tokenizer, backbone.fingerprint, backbone.layers, backbone.width)
 
     def _untuned(self) -> Backbone:
-        """The encoder as it came: that in memory, unless it was tuned; then it is loaded in its place."""
+        """The untuned encoder: the one in memory, unless it was tuned; then a new one is loaded."""
         if self._encoder is None or self._holds is not None:
             self._encoder = self._holds = None  # before the new one stands beside it
             self._encoder = Backbone.load(self.recipe.backbone.name, self.runtime)

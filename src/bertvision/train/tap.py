@@ -14,7 +14,6 @@ from bertvision.states.write import Elsewhere, write_one
 from bertvision.train.bank import HeadBank
 from bertvision.train.feed import write_states
 from bertvision.train.finetune import Checkpoint, head_shape
-from bertvision.train.limits import refuse_too_long
 from bertvision.train.study import Study
 
 SPLITS = ("train", "tune", "test")
@@ -53,7 +52,7 @@ class Tap:
         epoch, found = self._checkpoint(seed, checkpoint)
         self.backbone = Backbone.load(study.recipe.backbone.name, study.runtime)
         self.selection = Selection(dtype, chosen_layers(layers, self.backbone.layers), positions)
-        refuse_too_long(study.recipe.data, self.backbone)
+        self.backbone.check_length(study.recipe.data.max_length)
         self.windows = study.task.load(study.recipe.data, self.backbone.tokenizer, seed=0)[split].windows
         if found is not None:
             self.backbone, _, _ = found.load(study.task, self.backbone)

@@ -1,4 +1,4 @@
-"""The trials of a search, and Optuna, which decides what to try next and what is not worth going on with."""
+"""The trials of a search; Optuna proposes the next ones and prunes those that fall behind."""
 
 import hashlib
 import warnings
@@ -145,7 +145,7 @@ class Trials:
         return {**spec, **worth_saying, **training}, self._params(label, {**kept, **training})
 
     def _params(self, label: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        """What Optuna is told of a head: those of its values that lie in the space."""
+        """The values of a head that lie in the search space, by Optuna's names."""
         kind = str(self.heads[label]["kind"])
         inside = {key: one for key, one in self.spaces[kind].items() if key in values and one.holds(values[key])}
         return {HEAD: label} | {f"{kind}.{key}": values[key] for key in inside}

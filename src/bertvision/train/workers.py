@@ -39,7 +39,7 @@ class Pool(Protocol):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What study.json says about them."""
+        """Facts about them for study.json."""
         ...
 
     @property
@@ -56,7 +56,7 @@ class Pool(Protocol):
         ...
 
     def result(self, handle: Any) -> Any:
-        """What came of it. UserError if the piece failed, Died if its worker did."""
+        """The result. UserError if the piece failed, Died if its worker died."""
         ...
 
     def stop(self) -> None:
@@ -72,7 +72,7 @@ def fill(
     done: Callable[[Any, Any], None] = lambda piece, found: None,
     ends: bool = True,
 ) -> None:
-    """Does all pieces, each as soon as it is ready and a worker is free. done: called with each and what came of it.
+    """Does all pieces, each as soon as it is ready and a worker is free. done: called with each and its result.
     ends: whether the pool is stopped with it.
 
     A worker that dies is replaced; an error of a piece ends everything.
@@ -237,7 +237,7 @@ class Processes:
 
 
 class Worker:
-    """A process of this program that is told what to do line by line, and answers with a line."""
+    """A process of this program that reads ids of cells line by line, and answers each with a line."""
 
     def __init__(self, words: Sequence[str], env: dict[str, str]) -> None:
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115
@@ -261,7 +261,7 @@ class Worker:
             self.process.stdin.write(f"{line}\n".encode())
 
     def raise_end(self) -> NoReturn:
-        """Says why it ended before it answered."""
+        """Raises the reason why it ended before it answered."""
         code, name = self.process.wait(), f"process {self.process.pid}"
         self.errors.seek(0)
         text = self.errors.read().decode(errors="replace").strip()
