@@ -40,6 +40,9 @@ def test_the_ladder_begins_frozen_and_is_made_of_ordinary_recipes():
         ("probe", None, 4),
     ]
     assert all(head["reduce"] == "mean" for head in heads)
+    pairs = found(870)
+    pairs.data["text"] = ["a", "b"]
+    assert [head["kind"] for head in ladder(pairs, FILES, "minilm", 3)[0].recipe.heads] == ["probe", "pool", "last"]
     assert any(rung.recipe.finetune.adapters for rung in rungs)
     assert rungs[-1].recipe.seeds == (4,)
     assert rungs == ladder(found(870), FILES, "minilm", 3)

@@ -64,9 +64,9 @@ def ladder(found: Looked, files: Mapping[str, str], encoder: str, seed: int) -> 
     layers = _shape(encoder or START[found.task])[0]
     words = sum(len(text.split()) for item in found.sets["train"] for text in item.texts) if not per_token else 0
     first = min(count, FIRST[found.task], max(FEWEST, count * FIRST_WORDS // max(1, words)) if words else count)
-    rungs = [_rung("frozen", base, _frozen(first, per_token, layers), count)]
+    rungs = [_rung("frozen", base, _frozen(first, found, layers), count)]
     if not per_token and min(count, MORE) > first:
-        rungs.append(_rung("frozen", base, _frozen(min(count, MORE), per_token, layers), count))
+        rungs.append(_rung("frozen", base, _frozen(min(count, MORE), found, layers), count))
     tunings = _tunings(count)
     for limit, epochs in tunings:
         rungs.append(_rung("tuned", base, _tuned(base, limit, epochs), count))
@@ -139,15 +139,20 @@ def _shape(encoder: str) -> tuple[int, int]:
         return 0, 768
 
 
-def _frozen(limit: int, per_token: bool, layers: int) -> dict[str, Any]:
-    """The encoder as it is. For texts linear heads are solved, which takes one pass; others learn from a store."""
-    found: dict[str, Any] = {"data": {"limit": limit}, "finetune": {"epochs": 0}}
-    if per_token:
-        return found | {"bank": {"states": "stored", "epochs": 10.0, "learning_rate": 2e-3, "batch_size": 8}}
+def _frozen(limit: int, found: Looked, layers: int) -> dict[str, Any]:
+    """The encoder as it is. For texts linear heads are solved, which takes one pass; others learn from a store.
+
+    The first head is taken unless another is clearly better. Of pairs it reads a layer in the middle: the last ones of
+    an encoder of sentences tell little about how two texts in one window relate.
+    """
+    step: dict[str, Any] = {"data": {"limit": limit}, "finetune": {"epochs": 0}}
+    if found.task in ("spans", "tokens"):
+        return step | {"bank": {"states": "stored", "epochs": 10.0, "learning_rate": 2e-3, "batch_size": 8}}
     lowest = round(MIDDLE * max(0, layers - 1))
     mix = {"kind": "pool", "weights": "mean", "lowest": lowest, **MEAN}
     middle = [{"kind": "probe", "layer": lowest, **MEAN}] if layers else []
-    return found | {"bank": {"solve": True}, "heads": [mix, {"kind": "last", **MEAN}, *middle]}
+    heads = [mix, {"kind": "last", **MEAN}]
+    return step | {"bank": {"solve": True}, "heads": middle + heads if len(found.data["text"]) == 2 else heads + middle}
 
 
 def _tuned(base: Mapping[str, Any], limit: int, epochs: float) -> dict[str, Any]:
