@@ -144,10 +144,10 @@ def test_notes_on_balance_and_on_texts_that_say_their_label(tmp_path):
     ("rows", "words"),
     [
         (reviews(3), "has 3 usable examples, and fit needs at least 10"),
-        (reviews(1) * 50, "every label in 'stars' is 'good'"),
+        (reviews(1) * 50, "all its 50 rows have the same text"),
         (reviews(2) * 50, "has 2 usable examples"),
         ([(text, "good") for text, _ in reviews(40)], "every label in 'stars' is 'good'"),
-        ([("the old city was great", "good")] * 40, "every label in 'stars' is 'good'"),
+        ([("the old city was great", label) for label in NAMES] * 20, "all its 40 rows have the same text"),
         ([], "has no rows"),
     ],
 )

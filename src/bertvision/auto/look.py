@@ -137,6 +137,8 @@ def _alike(path: Path, items: list[Item], notes: list[str]) -> list[Item]:
         texts.setdefault(_key(item), item.texts)
     disputed = sum(len(found) > 1 for found in targets.values())
     kept = [Item(texts[key], found.most_common(1)[0][0]) for key, found in targets.items()]
+    if len(kept) == 1 < len(items):
+        raise UserError(f"{path}: all its {len(items):,} rows have the same text; there is nothing to learn")
     _note_fewer(notes, items, kept, f"{path.name}: repeated examples")
     if disputed:
         notes.append(f"{path.name}: {disputed:,} texts come with different labels; the most frequent is kept")
