@@ -19,7 +19,7 @@ def test_scores_are_solved_as_ridge_regression():
     features = 3 + 2 * torch.randn(60, 5)
     gold = features @ torch.tensor([1.0, -1.0, 0.5, 0.0, 0.0]) + 0.5 * torch.randn(60)
     readout = torch.nn.Linear(5, 1)
-    penalty = solve._solve(readout, TASKS["score"](), features, gold, 1)
+    penalty = solve.solve_readout(readout, TASKS["score"](), features, gold, 1)
     centred = features - features.mean(dim=0)
     scale = centred.square().sum(dim=1).mean().sqrt()
     centred = centred / scale
@@ -33,7 +33,9 @@ def test_noise_is_penalised_more_than_what_can_be_learnt():
     torch.manual_seed(0)
     features = torch.randn(200, 20)
     clear, chance = (features[:, 0] > 0).long(), torch.randint(2, (200,))
-    found = [solve._solve(torch.nn.Linear(20, 2), TASKS["labels"](), features, one, 1) for one in (clear, chance)]
+    found = [
+        solve.solve_readout(torch.nn.Linear(20, 2), TASKS["labels"](), features, one, 1) for one in (clear, chance)
+    ]
     assert found[0] < solve.PRIOR < found[1]
 
 
@@ -43,7 +45,7 @@ def test_few_examples_do_not_choose_a_small_penalty_by_chance(count):
         torch.manual_seed(seed)
         features = torch.randn(count, 50)
         gold = torch.arange(count) % 2
-        assert solve._solve(torch.nn.Linear(50, 2), TASKS["labels"](), features, gold, seed) >= solve.PRIOR
+        assert solve.solve_readout(torch.nn.Linear(50, 2), TASKS["labels"](), features, gold, seed) >= solve.PRIOR
 
 
 def test_every_split_holds_out_its_share_of_every_label():

@@ -42,7 +42,7 @@ def solve_bank(bank: HeadBank, backbone: Backbone, task: Task, data: Mapping[str
     targets = torch.from_numpy(train.targets)
     for (name, head), features in zip(bank.items(), found):
         began = runtime.clock()
-        penalty = _solve(_readout(head, name), task, features, runtime.to(targets), job.seed)
+        penalty = solve_readout(_readout(head, name), task, features, runtime.to(targets), job.seed)
         seconds[name] = runtime.clock() - began
         job.journal.say(f"{name}: penalty {penalty:g}, chosen by cross-validation on train")
     if runtime.is_main:
@@ -78,7 +78,7 @@ def _features(bank: HeadBank, backbone: Backbone, windows: Windows, advance: Cal
     return found
 
 
-def _solve(readout: nn.Linear, task: Task, features: Tensor, targets: Tensor, seed: int) -> float:
+def solve_readout(readout: nn.Linear, task: Task, features: Tensor, targets: Tensor, seed: int) -> float:
     """Sets the read-out, which reads `features` (N, H) of examples with `targets` (N,); the penalty that was chosen."""
     centre = features.mean(dim=0)
     scale = (features - centre).square().sum(dim=1).mean().sqrt().clamp(min=1e-6)
