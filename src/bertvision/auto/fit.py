@@ -27,6 +27,7 @@ from bertvision.train.stored import SPLITS, Stored, task_of
 from bertvision.train.study import Study
 
 OVER = 1.1  # a step that goes on for longer than this share of the whole time is broken off
+CLOSING = 0.5  # of what a step takes beside its passes: the page at the end
 ENOUGH = 5.0  # minutes; with less time there are fewer examples to choose and to report on
 BETTER = 2  # examples of tune that something must get more right to be taken instead of what is simpler
 
@@ -191,7 +192,7 @@ class _Fit:
     def _left(self) -> float:
         """Seconds; some are kept for the page."""
         until = float("inf") if self.outlook.until is None else self.outlook.until
-        return until - time.monotonic() - self.clock.closing
+        return until - time.monotonic() - CLOSING * self.clock.fixed
 
     def _again(self, rungs: Sequence[Rung]) -> tuple[Rung | None, float]:
         """The best step so far on train and tune together, and the seconds that it takes; none where it cannot be."""

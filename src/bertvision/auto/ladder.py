@@ -32,7 +32,6 @@ MORE = 20_000  # examples that linear heads are solved on, at most
 SEEN = (1500, 5000, 15_000, 50_000, 150_000, 500_000)  # examples that a tuning sees, all epochs together
 EPOCHS = 20.0  # most
 APART = 1.5  # a tuning sees at least this many times as much as the one before
-CLOSING = 0.5  # of what a step takes beside its stages: the page at the end
 SPARE = 1.15  # a step is begun if this many times its forecast is left
 
 
@@ -182,11 +181,6 @@ class Clock:
     sizes: Mapping[str, int]
     tokens: dict[str, float]
     fixed: float = 0.0
-
-    @property
-    def closing(self) -> float:
-        """Seconds of the page at the end, which has no pass of the encoder."""
-        return CLOSING * self.fixed
 
     def seconds(self, rung: Rung, directory: Path) -> float:
         """The forecast of a step; only after one has been measured."""

@@ -83,15 +83,16 @@ def solve_readout(readout: nn.Linear, task: Task, features: Tensor, targets: Ten
     centre = features.mean(dim=0)
     scale = (features - centre).square().sum(dim=1).mean().sqrt().clamp(min=1e-6)
     known = (features - centre) / scale
-    penalty = _choose(readout, task, known, targets, seed)
-    weight, bias = _minimise(task, known, targets, penalty, _start(readout))
+    start = torch.zeros_like(readout.weight), torch.zeros_like(readout.bias)
+    penalty = _choose(task, known, targets, start, seed)
+    weight, bias = _minimise(task, known, targets, penalty, start)
     with torch.no_grad():
         readout.weight.copy_(weight / scale)
         readout.bias.copy_(bias - readout.weight @ centre)
     return penalty
 
 
-def _choose(readout: nn.Linear, task: Task, features: Tensor, targets: Tensor, seed: int) -> float:
+def _choose(task: Task, features: Tensor, targets: Tensor, start: tuple[Tensor, Tensor], seed: int) -> float:
     """The penalty next to PRIOR that is, but for one standard error, as good on held-out examples as the best one."""
     furthest = np.log(max(1.0, len(targets) / PER_FACTOR))
     penalties = [one for one in PENALTIES if abs(np.log(one / PRIOR)) <= furthest]
@@ -100,7 +101,7 @@ def _choose(readout: nn.Linear, task: Task, features: Tensor, targets: Tensor, s
     losses = []  # of each split those of all penalties
     for held in _held_out(targets.cpu().numpy(), seed):
         held = held.to(features.device)
-        solved, row = _start(readout), {}
+        solved, row = start, {}
         for penalty in sorted(penalties, reverse=True):  # from flat to steep, each from the one before
             solved = _minimise(task, features[~held], targets[~held], penalty, solved)
             row[penalty] = float(task.loss(features[held] @ solved[0].T + solved[1], _batch(targets[held])))
@@ -123,10 +124,6 @@ def _held_out(targets: NDArray[Any], seed: int) -> list[Tensor]:
         fold[order] = np.arange(count) % FOLDS
         splits += [torch.from_numpy(fold == number) for number in range(FOLDS)]
     return splits[: 1 if count >= SOLVED else None]
-
-
-def _start(readout: nn.Linear) -> tuple[Tensor, Tensor]:
-    return torch.zeros_like(readout.weight), torch.zeros_like(readout.bias)
 
 
 def _batch(targets: Tensor) -> Batch:
