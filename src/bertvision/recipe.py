@@ -166,7 +166,7 @@ class BankRecipe(Training):
     """Shares of the training set: every head is trained once per share, all in the same passes."""
     solve: bool = False
     """Heads that are one linear map of the reduced states (`last`, `probe`, `pool weights = "mean"`) are not trained in
-    steps: L-BFGS finds the least loss with a penalty on the weights, chosen on tune. For labels and scores."""
+    steps: L-BFGS finds the least loss with a penalty on the weights, chosen by cross-validation. For labels, scores."""
 
 
 @dataclass(frozen=True)

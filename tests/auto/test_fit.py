@@ -12,6 +12,9 @@ from bertvision import Reader, load_recipe
 from bertvision.auto import fit as fitting
 from bertvision.auto.fit import fit
 from bertvision.errors import UserError
+from bertvision.evaluate.ensemble import Ensemble, Member
+from bertvision.evaluate.score import Cost, Score
+from bertvision.train.run_dir import RunDir
 from bertvision.train.study import Study
 from encoders import WORDS
 from runs import encoder, questions
@@ -29,12 +32,44 @@ def test_a_table_ends_in_a_reader_a_page_and_a_recipe(fitted):
     assert reader.classify(["north the old city", "south the river"], ["a", "a"])[0]["label"] in ("north", "south")
     assert list(fitted.steps) == ["01-frozen", "02-tuned"]
     assert fitted.low <= fitted.test <= fitted.high
-    assert fitted.tune == max(step["tune"] for step in fitted.steps.values())
+    assert fitted.tune == fitted.steps[fitted.step]["tune"]
     page = (fitted.directory / "report.html").read_text()
     assert all(words in page for words in ("02-tuned", "Confusion matrix", "What was tried", "95 %"))
-    best = fitted.directory / "steps" / fitted.step / "recipe.toml"
-    assert load_recipe(fitted.directory / "recipe.toml") == load_recipe(best)
+    final = fitted.directory / "steps" / f"{fitted.step}-with-tune" / "recipe.toml"
+    assert load_recipe(fitted.directory / "recipe.toml") == load_recipe(final)
     assert (fitted.directory / "model" / "README.md").is_file()
+
+
+def test_what_is_chosen_learns_once_more_from_train_and_tune(fitted):
+    first, final = (fitted.directory / "steps" / f"{fitted.step}{end}" for end in ("", "-with-tune"))
+    sizes, after = (json.loads((one / "study.json").read_text())["data"] for one in (first, final))
+    assert after["train"]["questions"] == sizes["train"]["questions"] + sizes["tune"]["questions"]
+    chosen = fitted.steps[fitted.step]["score"]["member"]
+    (row,) = [row for row in json.loads((final / "metrics.json").read_text()) if row["member"] == chosen]
+    assert fitted.test == row["accuracy"]
+    card = (fitted.directory / "model" / "README.md").read_text()
+    assert f"{fitted.tune:.2f}" in card  # as it was before the model had seen tune
+
+
+def row(name, tune):
+    return Score(Ensemble.of(Member(name, 1, 0.0)), 0.0, "", {"accuracy": 0.0}, Cost(), "accuracy", tune)
+
+
+@pytest.mark.parametrize(
+    ("size", "other", "wanted"), [(4, 100.0, "a"), (4, 50.0, "a"), (32, 56.0, "a"), (32, 57.0, "b")]
+)
+def test_something_else_must_get_more_than_two_examples_more_right(fitted, monkeypatch, size, other, wanted):
+    run = RunDir.open(fitted.directory / "steps" / "01-frozen")
+    monkeypatch.setattr(run, "rows", lambda *_: [row("", 99.0), row("a", 50.0), row("b", other)])
+    monkeypatch.setattr(run, "greedy", list)
+    assert fitting.best_of(run, size).name == wanted
+
+
+def test_no_step_is_begun_after_the_time(tmp_path):
+    found = fit(labelled(tmp_path / "a.csv", 40), out=tmp_path / "a", minutes=0.0001, encoder=encoder(), quiet=True)
+    assert list(found.steps) == ["01-frozen"]
+    assert [path.name for path in (tmp_path / "a" / "steps").iterdir()] == ["01-frozen"]
+    assert (found.directory / "model" / "README.md").is_file()
 
 
 def test_the_same_steps_give_the_same_model(fitted, tmp_path):

@@ -1,10 +1,11 @@
 """The steps of `fit`: they depend on the data alone; with little time the largest that fits is taken."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
-from bertvision.auto.ladder import Rung, _tunings, ladder, next_rung
+from bertvision.auto.ladder import Rung, _tunings, ladder, next_rung, with_tune
 from bertvision.auto.look import Item, Looked
 from bertvision.errors import UserError
 from bertvision.recipe import Recipe
@@ -32,10 +33,39 @@ def test_the_ladder_begins_frozen_and_is_made_of_ordinary_recipes():
     assert [rung.name for rung in rungs][:2] == ["01-frozen", "02-tuned"]
     assert rungs[0].recipe.finetune.epochs == 0
     assert rungs[0].recipe.bank.solve
-    assert [head.get("layer") for head in rungs[0].recipe.heads] == [None, None, 4, 5]
+    heads = rungs[0].recipe.heads
+    assert [(head["kind"], head.get("lowest"), head.get("layer")) for head in heads] == [
+        ("pool", 4, None),
+        ("last", None, None),
+        ("probe", None, 4),
+    ]
+    assert all(head["reduce"] == "mean" for head in heads)
+    pairs = found(870)
+    pairs.data["text"] = ["a", "b"]
+    assert [head["kind"] for head in ladder(pairs, FILES, "minilm", 3)[0].recipe.heads] == ["probe", "pool", "last"]
     assert any(rung.recipe.finetune.adapters for rung in rungs)
     assert rungs[-1].recipe.seeds == (4,)
     assert rungs == ladder(found(870), FILES, "minilm", 3)
+
+
+def test_long_texts_make_the_first_step_small_and_a_second_solves_more():
+    looked = found(6000)
+    assert [rung.examples for rung in ladder(looked, FILES, "minilm", 1)][:2] == [1000, 6000]
+    looked.sets["train"] = [Item(("word " * 50,), "ab"[n % 2]) for n in range(6000)]
+    first, second, third = ladder(looked, FILES, "minilm", 1)[:3]
+    assert (first.examples, second.examples) == (400, 6000)
+    assert [one.name for one in (first, second, third)] == ["01-frozen", "02-frozen", "03-tuned"]
+    assert (first.left_out, second.left_out) == (5600, 0)
+
+
+def test_a_step_is_taken_again_with_tune_where_it_takes_all_of_train():
+    rungs = ladder(found(870), FILES, "minilm", 1)
+    again = with_tune(rungs[0], 10)
+    assert again is not None
+    assert (again.name, again.examples, again.recipe.data.train) == ("01-frozen-with-tune", 880, "a.jsonl+b.jsonl")
+    assert replace(again.recipe, data=rungs[0].recipe.data, title="fit: frozen") == rungs[0].recipe
+    assert with_tune(ladder(found(6000), FILES, "minilm", 1)[0], 10) is None  # it leaves examples of train out
+    assert with_tune(ladder(found(50, "tokens"), FILES, "minilm", 1)[0], 10) is None
 
 
 def test_pocket_is_for_questions():

@@ -144,10 +144,10 @@ def test_notes_on_balance_and_on_texts_that_say_their_label(tmp_path):
     ("rows", "words"),
     [
         (reviews(3), "has 3 usable examples, and fit needs at least 10"),
-        (reviews(1) * 50, "every label in 'stars' is 'good'"),
+        (reviews(1) * 50, "all its 50 rows have the same text"),
         (reviews(2) * 50, "has 2 usable examples"),
         ([(text, "good") for text, _ in reviews(40)], "every label in 'stars' is 'good'"),
-        ([("the old city was great", "good")] * 40, "every label in 'stars' is 'good'"),
+        ([("the old city was great", label) for label in NAMES] * 20, "all its 40 rows have the same text"),
         ([], "has no rows"),
     ],
 )
@@ -255,3 +255,12 @@ def test_numbers_of_sets_are_whole(tmp_path):
     found = look({"train": csv(tmp_path / "a.csv", reviews(16)), "test": csv(tmp_path / "b.csv", reviews(20, 50))})
     assert found.sizes == {"train": 12, "test": 20, "tune": 4}
     assert np.isin(["good", "bad"], [item.target for item in found.sets["train"]]).all()
+
+
+def test_with_little_time_fewer_examples_choose_and_report(tmp_path):
+    path = csv(tmp_path / "a.csv", reviews(9000))
+    whole = look({"train": path}).sizes
+    part = look({"train": path}, share=0.2).sizes
+    assert (whole["tune"], whole["test"]) == (1000, 1350)
+    assert (part["tune"], part["test"]) == (200, 400)
+    assert part["train"] > whole["train"]

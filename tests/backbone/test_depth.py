@@ -60,6 +60,7 @@ def test_less_work_is_counted():
     model = Backbone.load(encoder("bert")).model
     depths = [encoder_work(model, (layer,)).forward.linear for layer in (1, 2, 3)]
     assert depths[1] - depths[0] == depths[2] - depths[1] > 0
+    assert encoder_work(model, (0, 1, 2)) == encoder_work(model, (2,))  # layers below are computed anyway
 
 
 @pytest.mark.parametrize("layers", ["all", 1, 0])

@@ -81,6 +81,8 @@ CASES = [
     ({"kind": "pool"}, "score", L + 1 + H + 1),
     ({"kind": "pool", "weights": "mean"}, "spans", 2 * (H + 1)),
     ({"kind": "pool", "weights": "mean"}, "labels", 3 * (H + 1)),
+    ({"kind": "pool", "weights": "mean", "lowest": 1}, "labels", 3 * (H + 1)),
+    ({"kind": "pool", "lowest": 1}, "score", L + H + 1),
     ({"kind": "compress"}, "spans", SQUEEZE + 2 * (L * 386 + 1)),
     ({"kind": "compress", "size": 5, "skip": True}, "spans", (H + 1) * 5 + 2 * (L * 5 + H + 1)),
     ({"kind": "compress", "size": 5, "shared": False}, "spans", L * (H + 1) * 5 + 2 * (L * 5 + 1)),

@@ -1,10 +1,9 @@
-"""Linear heads that are solved: the least penalised loss, with the penalty that is best on tune."""
+"""Linear heads that are solved: the least penalised loss, with a penalty chosen by cross-validation."""
 
 import numpy as np
 import pytest
 import torch
 
-from bertvision.data.batches import Batch
 from bertvision.errors import UserError
 from bertvision.recipe import from_table
 from bertvision.tasks import TASKS
@@ -15,33 +14,47 @@ from runs import encoder
 from tables import labelled
 
 
-def targets(values: torch.Tensor) -> Batch:
-    nothing = torch.empty(len(values), 0, dtype=torch.int64)
-    return Batch(np.arange(len(values)), nothing, nothing, nothing.bool(), values)
-
-
 def test_scores_are_solved_as_ridge_regression():
     torch.manual_seed(0)
-    features, other = 3 + 2 * torch.randn(60, 5), 3 + 2 * torch.randn(40, 5)
-    truth = torch.tensor([1.0, -1.0, 0.5, 0.0, 0.0])
-    gold = [one @ truth + 0.5 * torch.randn(len(one)) for one in (features, other)]
+    features = 3 + 2 * torch.randn(60, 5)
+    gold = features @ torch.tensor([1.0, -1.0, 0.5, 0.0, 0.0]) + 0.5 * torch.randn(60)
     readout = torch.nn.Linear(5, 1)
-    penalty = solve._solve(readout, TASKS["score"](), [features, other], [targets(one) for one in gold])
-    scale = features.std(dim=0).mean()
-    centred = (features - features.mean(dim=0)) / scale
-    square = centred.T @ centred / 60 + 0.5 * penalty * torch.eye(5)
-    wanted = torch.linalg.solve(square, centred.T @ (gold[0] - gold[0].mean()) / 60) / scale
+    penalty = solve.solve_readout(readout, TASKS["score"](), features, gold, 1)
+    centred = features - features.mean(dim=0)
+    scale = centred.square().sum(dim=1).mean().sqrt()
+    centred = centred / scale
+    square = centred.T @ centred + 0.5 * penalty * torch.eye(5)  # half of it, as losses are squared without a half
+    wanted = torch.linalg.solve(square, centred.T @ (gold - gold.mean())) / scale
     assert torch.allclose(readout.weight[0], wanted, atol=1e-3)
-    assert torch.allclose(readout(features).mean(), gold[0].mean(), atol=1e-3)
+    assert torch.allclose(readout(features).mean(), gold.mean(), atol=1e-3)
 
 
 def test_noise_is_penalised_more_than_what_can_be_learnt():
     torch.manual_seed(0)
-    sets = [torch.randn(80, 20), torch.randn(80, 20)]
-    clear = [targets((one[:, 0] > 0).long()) for one in sets]
-    chance = [targets(torch.randint(2, (80,))) for _ in sets]
-    found = [solve._solve(torch.nn.Linear(20, 2), TASKS["labels"](), sets, one) for one in (clear, chance)]
-    assert found[0] < found[1] == max(solve.PENALTIES)
+    features = torch.randn(200, 20)
+    clear, chance = (features[:, 0] > 0).long(), torch.randint(2, (200,))
+    found = [
+        solve.solve_readout(torch.nn.Linear(20, 2), TASKS["labels"](), features, one, 1) for one in (clear, chance)
+    ]
+    assert found[0] < solve.PRIOR < found[1]
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 16, 40, 100])
+def test_few_examples_do_not_choose_a_small_penalty_by_chance(count):
+    for seed in range(5):
+        torch.manual_seed(seed)
+        features = torch.randn(count, 50)
+        gold = torch.arange(count) % 2
+        assert solve.solve_readout(torch.nn.Linear(50, 2), TASKS["labels"](), features, gold, seed) >= solve.PRIOR
+
+
+def test_every_split_holds_out_its_share_of_every_label():
+    targets = np.array([0] * 40 + [1] * 20)
+    splits = solve._held_out(targets, 1)
+    assert len(splits) == 16
+    assert all((int(one[:40].sum()), int(one[40:].sum())) == (10, 5) for one in splits)
+    assert all(torch.stack(splits[first : first + 4]).sum(dim=0).eq(1).all() for first in range(0, 16, 4))
+    assert len(solve._held_out(np.zeros(5000), 1)) == 1
 
 
 def recipe(path, heads, **bank):

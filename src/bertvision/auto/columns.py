@@ -42,7 +42,8 @@ def choose_columns(path: Path, rows: Rows, text: Sequence[str], label: str, note
     numeric = bool(values) and all(math.isfinite(number(value)) for value in values)
     many = len(values) > CLASSES
     if many and not numeric and len(values) > max(20, len(rows) // 3):
-        raise UserError(f"{path}: {label!r} has {len(values):,} different values; name the label's column by --label")
+        way_out = "too many for labels; name the label's column by --label"
+        raise UserError(f"{path}: {label!r} has {len(values):,} different values, {way_out}")
     task = "score" if numeric and many else "labels"
     low, high = (min(values, key=number), max(values, key=number)) if task == "score" else ("", "")
     what = f"a number from {low} to {high}" if task == "score" else f"{len(values)} labels"

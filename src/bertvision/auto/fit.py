@@ -7,24 +7,29 @@ import secrets
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from bertvision.auto.ladder import Clock, Rung, ladder, next_rung
+from bertvision.auto.ladder import Clock, Rung, ladder, next_rung, with_tune
 from bertvision.auto.look import Looked, look
+from bertvision.backbone.loading import tokenizer_of
 from bertvision.errors import UserError, nearest
 from bertvision.evaluate.score import Score
 from bertvision.files import claim, read_json, write_json, write_text
 from bertvision.recipe import to_toml
-from bertvision.serve.build import Wanted, build_reader
+from bertvision.serve.build import build_reader
 from bertvision.serve.reader import Reader
-from bertvision.train.choose import has_readout
+from bertvision.train.choose import Committee, has_readout
 from bertvision.train.progress import Agenda, Journal, duration
 from bertvision.train.run_dir import RunDir, checked
+from bertvision.train.stored import SPLITS, Stored, task_of
 from bertvision.train.study import Study
 
 OVER = 1.1  # a step that goes on for longer than this share of the whole time is broken off
+CLOSING = 0.5  # of what a step takes beside its passes: the page at the end
+ENOUGH = 5.0  # minutes; with less time there are fewer examples to choose and to report on
+BETTER = 2  # examples of tune that something must get more right to be taken instead of what is simpler
 
 
 @dataclass(frozen=True)
@@ -127,20 +132,22 @@ class _Fit:
         try:
             while (rung := self._choose(rungs)) is not None:
                 self._step(rung)
+            self._learn_from_all(rungs)
         except KeyboardInterrupt:
             if not self.facts.get("best"):
                 raise
             self.journal.note(f"stopped; the best so far is kept: {self.outlook.best}")
         except OutOfTime:
             self.journal.note("out of time: the step is broken off; the same command goes on with it")
-        return self._finish(found, rungs)
+        return self._finish(found)
 
     def _prepare(self) -> tuple[Looked, list[Rung]]:
         """Reads the data, says what it found, writes the sets; refuses a directory that was begun with others."""
         o = self.options
         text = [o.text] if isinstance(o.text, str) else list(o.text)
         files = {"train": str(self.data), "tune": o.tune, "test": o.test}
-        found = look(files, [name for name in text if name], o.label, o.seed)
+        share = 1.0 if o.steps is not None else min(1.0, o.minutes / ENOUGH)
+        found = look(files, [name for name in text if name], o.label, o.seed, share)
         claim(self.directory)
         sets = found.write(self.directory / "data")
         rungs = ladder(found, sets, o.encoder, o.seed)
@@ -166,8 +173,7 @@ class _Fit:
             self.outlook.following = todo[1].name if len(todo) > 1 else ""
             return todo[0] if todo else None
         expected = {rung.name: self.clock.seconds(rung, self._place(rung)) for rung in todo}
-        closing = self.clock.fixed + self.clock.tokens["test"] * self.clock.sizes["test"] / self.outlook.rate("scoring")
-        left = (self.outlook.until or 0.0) - time.monotonic() - closing
+        left = self._left - self._again(rungs)[1]
         chosen = next_rung(todo, expected, left)
         shown = {name: round(seconds, 1) for name, seconds in expected.items()}
         self.journal.log("plan", left=round(left, 1), expected=shown, chosen=chosen.name if chosen else None)
@@ -176,27 +182,63 @@ class _Fit:
         then = [rung for rung in todo if rung is not chosen]
         following = next_rung(then, expected, left - expected[chosen.name])
         self.outlook.following = following.name if following else ""
-        self.outlook.limit = self.began + OVER * 60 * self.options.minutes
         self.journal.say(f"{chosen.name}: {chosen.words}; about {duration(expected[chosen.name])}")
         return chosen
 
     def _place(self, rung: Rung) -> Path:
         return self.directory / "steps" / rung.name
 
+    @property
+    def _left(self) -> float:
+        """Seconds; some are kept for the page."""
+        until = float("inf") if self.outlook.until is None else self.outlook.until
+        return until - time.monotonic() - CLOSING * self.clock.fixed
+
+    def _again(self, rungs: Sequence[Rung]) -> tuple[Rung | None, float]:
+        """The best step so far on train and tune together, and the seconds that it takes; none where it cannot be."""
+        best = self.facts.get("best")
+        rung = next((with_tune(one, self.clock.sizes["tune"]) for one in rungs if one.name == best), None)
+        return rung, self.clock.seconds(rung, self._place(rung)) if rung else 0.0
+
+    def _run(self, rung: Rung) -> Study:
+        study = Study(rung.recipe, self._place(rung), quiet=self.options.quiet)
+        study.journal.agenda, study.journal.part, self.outlook.step = self.outlook, rung.name, rung.name
+        if self.outlook.until is not None and self.facts.get("best"):
+            self.outlook.limit = self.began + OVER * 60 * self.options.minutes
+        study.run()
+        return study
+
+    def _learn_from_all(self, rungs: Sequence[Rung]) -> None:
+        """Takes the best step once more, on train and tune together, if that fits. What was chosen there is kept."""
+        rung, seconds = self._again(rungs)
+        if rung is None or self.facts.get("final") == rung.name or seconds > self._left:
+            return
+        self.outlook.following = ""
+        self.journal.say(f"{rung.name}: the best step once more, with the examples it was chosen on")
+        study = self._run(rung)
+        chosen = best_of(RunDir.open(self._place(rung).with_name(self.facts["best"])), self.clock.sizes["tune"])
+        self._put(rung, study, replace(report(study.run_dir, chosen)[0], tune=chosen.tune))
+        self.facts["final"] = rung.name
+        write_json(self.facts_file, self.facts)
+
+    def _put(self, rung: Rung, study: Study, score: Score) -> None:
+        """Makes a run the result."""
+        if study.task.served:
+            put_model(study.directory, self.directory / "model", score)
+        write_text(self.directory / "recipe.toml", _recipe(rung, self.directory))
+
     def _step(self, rung: Rung) -> None:
         """Runs a step; if it is the best on tune, its reader becomes the model."""
         began, measured = time.monotonic(), sum(seconds for _, seconds in self.outlook.spent.values())
-        study = Study(rung.recipe, self._place(rung), quiet=self.options.quiet)
-        study.journal.agenda, study.journal.part, self.outlook.step = self.outlook, rung.name, rung.name
-        study.run()
-        score = best_of(study.run_dir)
+        study = self._run(rung)
+        size = self.clock.sizes["tune"]
+        score = best_of(study.run_dir, size)
         entry = {"score": score.to_json(), "words": rung.words, "metric": score.main, "tune": score.tune}
         best = self.facts["steps"].get(self.facts.get("best"))
-        if best is None or (score.tune or 0.0) > best["tune"]:
+        if best is None or (score.tune or 0.0) > best["tune"] + worth(size):
             self.facts["best"] = rung.name
-            if study.task.served:
-                put_model(study.directory, self.directory / "model", score)
-            write_text(self.directory / "recipe.toml", _again(rung, self.directory))
+            self.facts.pop("final", None)
+            self._put(rung, study, score)
         taken = time.monotonic() - began
         if not self.clock.tokens:
             self.clock.tokens |= {
@@ -215,41 +257,57 @@ class _Fit:
             best = self.facts["steps"][name]
             self.outlook.best = f"{best['metric']} {best['tune']:.2f} on tune ({name})"
 
-    def _finish(self, found: Looked, rungs: Sequence[Rung]) -> Fitted:
+    def _finish(self, found: Looked) -> Fitted:
         from bertvision.auto.summary import summarise
 
-        rung = next(rung for rung in rungs if rung.name == self.facts["best"])
-        run = RunDir(self._place(rung), rung.recipe)
-        score = best_of(run)
+        best = RunDir.open(self.directory / "steps" / self.facts["best"])
+        chosen = best_of(best, found.sizes["tune"])
+        run = RunDir.open(self.directory / "steps" / self.facts.get("final", self.facts["best"]))
+        score, predictions = report(run, chosen)
         model = self.directory / "model" if (self.directory / "model").is_dir() else None
         if model is None:
             self.journal.note(f"there are no readers for the task {found.task} yet; the run is {run.path}")
-        low, high = summarise(self.directory, run, score, found, self.facts)
+        low, high = summarise(self.directory, run, (replace(score, tune=chosen.tune), predictions), found, self.facts)
         test = score.metrics[score.main]
         self.journal.log("test", metric=score.main, value=test, low=low, high=high, member=score.ensemble.parts)
         steps = self.facts["steps"]
-        return Fitted(self.directory, model, rung.name, score.main, score.tune or 0.0, test, low, high, steps)
+        return Fitted(self.directory, model, best.path.name, score.main, chosen.tune or 0.0, test, low, high, steps)
 
 
-def best_of(run: RunDir) -> Score:
-    """The score row that is best on tune, at what was chosen there; none with a read-out that has learnt nothing."""
+def worth(size: int) -> float:
+    """What so many percent of a metric must differ by on a tune set of `size` examples, to be taken for better."""
+    return 100 * BETTER / max(1, size)
+
+
+def best_of(run: RunDir, size: int) -> Score:
+    """The score row that is best on a tune set of `size` examples, at what was chosen there; none with a read-out that
+    has learnt nothing. The first one unless another is better by `worth`: few examples would choose by chance."""
     recipe = run.recipe()
     rows = [row for row in (*run.rows(), *run.greedy()) if row.threshold_from in ("tune", "")]
     learnt = [row for row in rows if all(one.head or has_readout(recipe, one.epoch) for one in row.ensemble.members)]
-    return max(learnt, key=lambda row: row.tune or 0.0)
+    best = max(learnt, key=lambda row: row.tune or 0.0)
+    return best if (best.tune or 0.0) > (learnt[0].tune or 0.0) + worth(size) else learnt[0]
+
+
+def report(run: RunDir, chosen: Score) -> tuple[Score, Any]:
+    """The row on test of what was chosen, in this run, and the predictions there; without a pass of the encoder."""
+    stored, data = Stored(run, task_of(run)), run.recipe().data
+    tokenizer = tokenizer_of(run.recipe().backbone.name)
+    stored.data = {name: stored.task.dataset(getattr(data, name), tokenizer, data) for name in SPLITS}
+    rows, predictions = Committee(stored, chosen.ensemble.how).report(chosen.ensemble, chosen.cost)
+    return rows[-1], predictions
 
 
 def put_model(run: Path, place: Path, score: Score) -> None:
     """The reader of a run at `place`: built beside it and renamed, so that what stands there is always whole."""
     new, old = (place.with_name(f".{place.name}.{os.getpid()}-{secrets.token_hex(4)}") for _ in range(2))
-    names = [member.name for member in score.ensemble.members]
-    build_reader(run, new, Wanted(score.epoch, score.seed, names, score.ensemble.how))
+    build_reader(run, new, score)
     if place.exists():
         place.rename(old)
     new.rename(place)
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _again(rung: Rung, directory: Path) -> str:
+def _recipe(rung: Rung, directory: Path) -> str:
     opening = f"# bertvision study {directory / 'recipe.toml'} --out {directory / 'again'}"
     return f"{opening}\n#\n# {rung.name}, the best step: {rung.words}\n{to_toml(rung.recipe)}"

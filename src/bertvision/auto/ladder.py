@@ -1,7 +1,7 @@
 """The ladder of `fit`: ordinary recipes from a frozen encoder up to long tuning, and what each is expected to take."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,11 @@ BANKS: dict[str, list[dict[str, Any]]] = {
     ],
     "tokens": [{"kind": "pool"}, {"kind": "compress", "size": 64, "skip": True}],
 }
-MIDDLE = (0.67, 0.83)  # of the encoder's depth: where linear heads read, too
-LINEAR: list[dict[str, Any]] = [{"kind": "last", **MEAN}, {"kind": "pool", "weights": "mean", **MEAN}]
-FIRST = {
-    "spans": 400,
-    "tokens": 1000,
-    "labels": 1000,
-    "score": 1000,
-}  # examples of the first step, which is to be quick
+MIDDLE = 0.67  # of the encoder's depth: from there on layers say more about the meaning of a text than about its words
+FIRST = {"spans": 400, "tokens": 1000, "labels": 1000, "score": 1000}  # most examples of the first step, which is
+FIRST_WORDS = 20_000  # to be quick: most words of them, but at least
+FEWEST = 200  # examples
+MORE = 20_000  # examples that linear heads are solved on, at most
 SEEN = (1500, 5000, 15_000, 50_000, 150_000, 500_000)  # examples that a tuning sees, all epochs together
 EPOCHS = 20.0  # most
 APART = 1.5  # a tuning sees at least this many times as much as the one before
@@ -40,11 +37,13 @@ SPARE = 1.15  # a step is begun if this many times its forecast is left
 
 @dataclass(frozen=True)
 class Rung:
-    """A step: its name, which is that of its directory, and its recipe. examples: that it is trained on."""
+    """A step: its name, which is that of its directory, and its recipe. examples: that it is trained on. left_out:
+    those of train that it is not."""
 
     name: str
     recipe: Recipe
     examples: int
+    left_out: int = 0
 
     @property
     def words(self) -> str:
@@ -62,7 +61,11 @@ def ladder(found: Looked, files: Mapping[str, str], encoder: str, seed: int) -> 
     count, per_token = found.sizes["train"], found.task in ("spans", "tokens")
     base = _base(found, files, encoder or START[found.task], seed)
     layers = _shape(encoder or START[found.task])[0]
-    rungs = [_rung("frozen", base, _frozen(min(count, FIRST[found.task]), per_token, layers), count)]
+    words = sum(len(text.split()) for item in found.sets["train"] for text in item.texts) if not per_token else 0
+    first = min(count, FIRST[found.task], max(FEWEST, count * FIRST_WORDS // max(1, words)) if words else count)
+    rungs = [_rung("frozen", base, _frozen(first, found, layers), count)]
+    if not per_token and min(count, MORE) > first:
+        rungs.append(_rung("frozen", base, _frozen(min(count, MORE), found, layers), count))
     tunings = _tunings(count)
     for limit, epochs in tunings:
         rungs.append(_rung("tuned", base, _tuned(base, limit, epochs), count))
@@ -73,7 +76,20 @@ def ladder(found: Looked, files: Mapping[str, str], encoder: str, seed: int) -> 
     faster = {"finetune": {"learning_rate": 2 * base["finetune"]["learning_rate"]}}
     rungs.append(_rung("faster", base, merged(_tuned(base, limit, epochs), faster), count))
     rungs.append(_rung("other-seed", base, _tuned(base, *tunings[-1]) | {"seeds": [seed + 1]}, count))
-    return [Rung(f"{place:02d}-{rung.name}", rung.recipe, rung.examples) for place, rung in enumerate(rungs, start=1)]
+    return [replace(rung, name=f"{place:02d}-{rung.name}") for place, rung in enumerate(rungs, start=1)]
+
+
+def with_tune(rung: Rung, tune: int) -> Rung | None:
+    """The same step on train and tune together, of so many examples; None where it leaves a part of train out.
+
+    Where a threshold is chosen on tune, that has to stay apart.
+    """
+    recipe, count = rung.recipe, rung.examples + tune
+    if recipe.task not in ("labels", "score") or rung.left_out:
+        return None
+    data = replace(recipe.data, train=f"{recipe.data.train}+{recipe.data.tune}", limit=0)
+    title = f"{recipe.title}, with tune"
+    return Rung(f"{rung.name}-with-tune", replace(recipe, data=data, title=title), count)
 
 
 def _tunings(count: int) -> list[tuple[int, float]]:
@@ -122,13 +138,20 @@ def _shape(encoder: str) -> tuple[int, int]:
         return 0, 768
 
 
-def _frozen(limit: int, per_token: bool, layers: int) -> dict[str, Any]:
-    """The encoder as it is. For texts linear heads are solved, which takes one pass; others learn from a store."""
-    found: dict[str, Any] = {"data": {"limit": limit}, "finetune": {"epochs": 0}}
-    if per_token:
-        return found | {"bank": {"states": "stored", "epochs": 10.0, "learning_rate": 2e-3, "batch_size": 8}}
-    depths = [{"kind": "probe", "layer": round(share * (layers - 1)), **MEAN} for share in MIDDLE if layers]
-    return found | {"bank": {"solve": True}, "heads": LINEAR + depths}
+def _frozen(limit: int, found: Looked, layers: int) -> dict[str, Any]:
+    """The encoder as it is. For texts linear heads are solved, which takes one pass; others learn from a store.
+
+    The first head is taken unless another is clearly better. Of pairs it reads a layer in the middle: the last ones of
+    an encoder of sentences tell little about how two texts in one window relate.
+    """
+    step: dict[str, Any] = {"data": {"limit": limit}, "finetune": {"epochs": 0}}
+    if found.task in ("spans", "tokens"):
+        return step | {"bank": {"states": "stored", "epochs": 10.0, "learning_rate": 2e-3, "batch_size": 8}}
+    lowest = round(MIDDLE * max(0, layers - 1))
+    mix = {"kind": "pool", "weights": "mean", "lowest": lowest, **MEAN}
+    middle = [{"kind": "probe", "layer": lowest, **MEAN}] if layers else []
+    heads = [mix, {"kind": "last", **MEAN}]
+    return step | {"bank": {"solve": True}, "heads": middle + heads if len(found.data["text"]) == 2 else heads + middle}
 
 
 def _tuned(base: Mapping[str, Any], limit: int, epochs: float) -> dict[str, Any]:
@@ -143,7 +166,8 @@ def _tuned(base: Mapping[str, Any], limit: int, epochs: float) -> dict[str, Any]
 
 def _rung(name: str, base: Mapping[str, Any], over: Mapping[str, Any], count: int) -> Rung:
     recipe = from_table(merged(base, {**over, "title": f"fit: {name}"}), f"step {name}")
-    return Rung(name, recipe, min(count, recipe.data.limit or count))
+    examples = min(count, recipe.data.limit or count)
+    return Rung(name, recipe, examples, count - examples)
 
 
 @dataclass

@@ -67,8 +67,11 @@ class Looked:
         return json.dumps(dict(zip(columns, [*item.texts, item.target])), ensure_ascii=False)
 
 
-def look(files: dict[str, str], text: Sequence[str] = (), label: str = "", seed: int = 0) -> Looked:
-    """files: `train` and, if there are such, `tune` and `test`. text, label: columns of a table, if they are known."""
+def look(files: dict[str, str], text: Sequence[str] = (), label: str = "", seed: int = 0, share: float = 1.0) -> Looked:
+    """files: `train` and, if there are such, `tune` and `test`. text, label: columns of a table, if they are known.
+
+    share: of the most examples that tune and test have; less where there is little time.
+    """
     paths = {name: Path(file) for name, file in files.items() if file}
     kinds = {name: check_suffix(path) for name, path in paths.items()}
     if len(set(kinds.values())) > 1:
@@ -76,13 +79,13 @@ def look(files: dict[str, str], text: Sequence[str] = (), label: str = "", seed:
     if kinds["train"] != "table" and (text or label):
         raise UserError(f"{paths['train']}: has no columns; leave --text and --label out")
     if kinds["train"] == "squad":
-        return _look_at_questions(paths, seed)
+        return _look_at_questions(paths, seed, share)
     if kinds["train"] == "conll":
-        return _look_at_sentences(paths, seed)
-    return _look_at_table(paths, text, label, seed)
+        return _look_at_sentences(paths, seed, share)
+    return _look_at_table(paths, text, label, seed, share)
 
 
-def _look_at_table(paths: dict[str, Path], text: Sequence[str], label: str, seed: int) -> Looked:
+def _look_at_table(paths: dict[str, Path], text: Sequence[str], label: str, seed: int, share: float) -> Looked:
     notes: list[str] = []
     rows = {name: read_rows(path, notes) for name, path in paths.items()}
     chosen = choose_columns(paths["train"], rows["train"], text, label, notes)
@@ -98,7 +101,7 @@ def _look_at_table(paths: dict[str, Path], text: Sequence[str], label: str, seed
             known = [item for item in sets[name] if item.target in labels]
             _note_fewer(notes, sets[name], known, f"{paths[name].name}: rows with a label that train does not have")
             sets[name] = known
-    _set_aside(paths["train"], sets, lambda items: _strata(items, chosen.task), notes, seed)
+    _set_aside(paths["train"], sets, lambda items: _strata(items, chosen.task), notes, seed, share)
     words = [sum(len(each.split()) for each in item.texts) for item in sets["train"]]
     longest = int(np.clip(32 * np.ceil((1.5 * np.percentile(words, 98) + 8) / 32), 32, 256))
     data: dict[str, Any] = {"text": list(chosen.text), "label": chosen.label, "max_length": longest, "overlap": 8}
@@ -134,6 +137,8 @@ def _alike(path: Path, items: list[Item], notes: list[str]) -> list[Item]:
         texts.setdefault(_key(item), item.texts)
     disputed = sum(len(found) > 1 for found in targets.values())
     kept = [Item(texts[key], found.most_common(1)[0][0]) for key, found in targets.items()]
+    if len(kept) == 1 < len(items):
+        raise UserError(f"{path}: all its {len(items):,} rows have the same text; there is nothing to learn")
     _note_fewer(notes, items, kept, f"{path.name}: repeated examples")
     if disputed:
         notes.append(f"{path.name}: {disputed:,} texts come with different labels; the most frequent is kept")
@@ -163,19 +168,21 @@ def _set_aside(
     strata: Callable[[list[Item]], NDArray[np.int64]],
     notes: list[str],
     seed: int,
+    share: float,
 ) -> None:
     """Splits tune and test off where they are not given, and cuts down what is too large."""
     if (count := len(sets["train"])) < FEWEST:
         raise UserError(f"{path}: has {count} usable examples, and fit needs at least {FEWEST}; collect more")
+    limits = {name: round(most * (1.0 if name == "train" else share)) for name, most in MOST.items()}
     for name in ("test", "tune"):
         if name not in sets:
-            size = min(MOST[name], max(SHARE * count, min(50, 0.25 * count))) / len(sets["train"])
+            size = min(limits[name], max(SHARE * count, min(50, 0.25 * count))) / len(sets["train"])
             stay, off = split_off(strata(sets["train"]), size, seed)
             sets[name] = [sets["train"][i] for i in off]
             sets["train"] = [sets["train"][i] for i in stay]
         elif not sets[name]:
             raise UserError(f"{name}: the file has no usable examples; leave it out, and {name} is split off {path}")
-    for name, most in MOST.items():
+    for name, most in limits.items():
         if len(sets[name]) > most:
             kept = nested_strata(strata(sets[name]), most / len(sets[name]), seed)
             notes.append(f"{name}: {most:,} of its {len(sets[name]):,} examples, drawn at random, are used")
@@ -205,7 +212,7 @@ def _note_fewer(notes: list[str], before: Sequence[Any], after: Sequence[Any], w
         notes.append(f"{what}: {less:,} of {len(before):,} left out")
 
 
-def _look_at_sentences(paths: dict[str, Path], seed: int) -> Looked:
+def _look_at_sentences(paths: dict[str, Path], seed: int, share: float) -> Looked:
     notes: list[str] = []
     sets = {}
     for name, path in paths.items():
@@ -221,11 +228,11 @@ def _look_at_sentences(paths: dict[str, Path], seed: int) -> Looked:
     def strata(items: list[Item]) -> NDArray[np.int64]:
         return np.array([any(label != "O" for label in item.target) for item in items]).astype(np.int64)
 
-    _set_aside(paths["train"], sets, strata, notes, seed)
+    _set_aside(paths["train"], sets, strata, notes, seed, share)
     return Looked("tokens", {"max_length": 128, "overlap": 32}, sets, notes)
 
 
-def _look_at_questions(paths: dict[str, Path], seed: int) -> Looked:
+def _look_at_questions(paths: dict[str, Path], seed: int, share: float) -> Looked:
     notes: list[str] = []
     sets = {name: _once(path, _articles(path, notes), notes) for name, path in paths.items()}
     for name, others in (("train", ("tune", "test")), ("tune", ("test",))):
@@ -243,7 +250,8 @@ def _look_at_questions(paths: dict[str, Path], seed: int) -> Looked:
     notes.append(f"questions: {answerable:,} with an answer, {count - answerable:,} without")
     if len(sets["train"]) < 6:  # too few to set whole articles aside
         sets["train"] = _by_paragraph(sets["train"])
-    for name, most in {"test": MOST_QUESTIONS["test"], "tune": MOST_QUESTIONS["tune"]}.items():
+    for name in ("test", "tune"):
+        most = round(share * MOST_QUESTIONS[name])
         if name not in sets:
             size = min(most, max(SHARE * count, min(50, 0.25 * count))) / len([*questions(sets["train"])])
             sets["train"], sets[name] = split_by_article(sets["train"], size, seed)

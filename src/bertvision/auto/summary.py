@@ -4,42 +4,41 @@ from pathlib import Path
 from typing import Any
 
 from bertvision.auto.look import Looked
+from bertvision.backbone.loading import tokenizer_of
 from bertvision.evaluate.bootstrap import score_interval
 from bertvision.evaluate.score import Score
 from bertvision.report.findings import analysis_sections
 from bertvision.report.grid import grid_of, mark_best, numbers, words
 from bertvision.report.render import Album, Block, Report, Section, notes, write_files
 from bertvision.tasks.base import Said
-from bertvision.train.progress import Journal, duration
+from bertvision.train.progress import duration
 from bertvision.train.run_dir import RunDir
-from bertvision.train.scoring import Setting, load_members, predict
 from bertvision.train.stored import task_of
 
 
-def summarise(directory: Path, run: RunDir, score: Score, found: Looked, facts: dict[str, Any]) -> tuple[float, float]:
-    """Predicts test with the best member once more and writes report.html; the 95 % interval of the main metric."""
-    task, recipe = task_of(run), run.recipe()
-    loaded = load_members(run, task, *score.cell)
-    dataset = task.dataset(recipe.data.test, loaded.backbone.tokenizer, recipe.data)
-    setting = Setting(task, recipe.evaluate, Journal(quiet=True))
-    passed = predict(loaded.backbone, loaded.heads, [score.ensemble], dataset, setting)
-    predictions = passed.predictions[score.ensemble]
+def summarise(
+    directory: Path, run: RunDir, reported: tuple[Score, Any], found: Looked, facts: dict[str, Any]
+) -> tuple[float, float]:
+    """Writes report.html; the 95 % interval of the main metric. reported: the row on test, and predictions of it."""
+    task, recipe, (score, predictions) = task_of(run), run.recipe(), reported
+    dataset = task.dataset(recipe.data.test, tokenizer_of(recipe.backbone.name), recipe.data)
     points = task.points(predictions, dataset, score.threshold)
     low, high = score_interval(points, score.main)
     analysis = task.analyse(dataset, {score.ensemble.parts: Said(predictions, score.threshold, True)})
     analysis.pop("agreement", None)  # of one member with itself
-    speed = 1000 * passed.seconds[score.ensemble] / max(1, len(dataset.records))
     value, count = score.metrics[score.main], len(dataset.records)
     sentences = [
         f"{score.main} {value:.2f} on {count:,} examples of test (95 % of a bootstrap: {low:.2f} to {high:.2f}).",
-        f"The model is {score.ensemble.parts} of step {run.path.name}, the best on tune ({score.tune:.2f}).",
+        f"The model is {score.ensemble.parts} of step {facts['best']}, the best on tune ({score.tune:.2f}).",
     ]
+    if facts.get("final"):
+        sentences.append("After it was chosen, it learnt once more, from train and tune together.")
     constant = task.constant(dataset)
     if score.main in constant:
         sentences.append(f"Always saying “{constant['says']}” has {constant[score.main]:.2f}.")
     model = directory / "model"
     size = sum(path.stat().st_size for path in model.glob("*")) if model.is_dir() else 0
-    about: dict[str, Any] = {"speed": f"{speed:.1f} ms per example on this machine"}
+    about: dict[str, Any] = {"speed": f"{score.cost.ms_per_question or 0.0:.1f} ms per example on this machine"}
     about |= {"files": f"{size / 2**20:.1f} MB beside the encoder {recipe.backbone.name}"} if size else {}
     about |= {"parameters": score.cost.total_parameters, "sets": found.sizes, "task": found.task}
     sections = [

@@ -80,6 +80,8 @@ def encoder_work(model: PreTrainedModel, reads: Reads = "all", below: int | None
     below: of its embeddings and so many blocks alone, as where the frozen part is stored.
     """
     numbers = numbered(reads, layer_count(model))
+    if numbers[0] > POOLED:
+        numbers = numbers[-1:]  # reading lower layers, too, takes nothing
     stops = below is None and POOLED not in numbers and are_separable(model)
     part = slice(max(1, numbers[-1]) if stops else below)  # blocks above the highest layer do not run
 
@@ -96,7 +98,7 @@ def encoder_work(model: PreTrainedModel, reads: Reads = "all", below: int | None
         return torch.stack([seen[number] for number in numbers]), []
 
     longest = int(getattr(model.config, "max_position_embeddings", 0) or LENGTHS[-1]) - 2  # RoBERTa counts from 2
-    return _work(model, run, longest, reads, below)
+    return _work(model, run, longest, numbers, below)
 
 
 def head_work(head: nn.Module, layers: int, width: int, *, joint: bool = False) -> Work:

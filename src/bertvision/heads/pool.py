@@ -75,21 +75,34 @@ class Last(Head):
 class Pool(Head):
     """Learned pooling: logits = W (gamma * sum_l softmax(w)_l h_l) + b; with weights = "mean", W mean_l(h_l) + b.
 
-    Parameters: L + 1 (learned) or 0 (mean), and H * outputs + outputs.
+    lowest: the layers below it are left out. Parameters: the number of layers + 1 (learned) or 0 (mean), and
+    H * outputs + outputs.
     """
 
     def __init__(
-        self, layers: int, width: int, outputs: int, *, weights: Literal["learned", "mean"] = "learned"
+        self,
+        layers: int,
+        width: int,
+        outputs: int,
+        *,
+        weights: Literal["learned", "mean"] = "learned",
+        lowest: Places = 0,
     ) -> None:
         super().__init__()
-        self.pool = LayerPool(layers, weights)
+        if lowest >= layers:
+            raise Impossible("lowest", f"{lowest} is too high: the encoder has the layers 0 to {layers - 1}")
+        self.lowest = lowest
+        if lowest:
+            self.reads = tuple(range(lowest, layers))
+        self.pool = LayerPool(layers - lowest, weights)
         self.readout = nn.Linear(width, outputs)
 
     def forward(self, states: States) -> Tensor:
         return self.readout(self.pool(states.layers))
 
     def layer_weights(self) -> Tensor | None:
-        return self.pool.layer_weights()
+        own = self.pool.layer_weights()
+        return None if own is None else pad(own, (self.lowest, 0))
 
 
 @register("probe")

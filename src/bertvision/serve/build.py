@@ -56,7 +56,7 @@ class Wanted:
 def build_reader(
     run: Path,
     out: Path,
-    wanted: Wanted | None = None,
+    wanted: Wanted | Score | None = None,
     *,
     storage: Any = "fp32",
     threshold_data: str = "",
@@ -64,17 +64,18 @@ def build_reader(
     progress: Progress | None = None,
     device: str = "",
 ) -> Path:
-    """Writes the reader of a run to `out`: of what is wanted the best on tune, a single head or an ensemble.
+    """Writes the reader of a run to `out`: what was chosen, or of what is wanted the best on tune.
 
     threshold_data: questions on which the no-answer threshold is chosen anew; the members then need not have been
     scored together. compress: `rank=64,int8`, see `parse_compression`: the encoder as a compressed difference.
     device: where that is done, if not where the run's recipe says.
     """
-    opened, wanted = RunDir.open(run, variants=False), wanted or Wanted()
+    opened = RunDir.open(run, variants=False)
     if not task_of(opened).served:
         raise UserError(f"{run}: there are no readers for the task {opened.recipe().task}")
-    builder = _Builder(opened, _choose(opened, wanted, bool(threshold_data)), threshold_data, progress, device)
-    builder.exits = wanted.exits
+    chosen = wanted if isinstance(wanted, Score) else _choose(opened, wanted or Wanted(), bool(threshold_data))
+    builder = _Builder(opened, chosen, threshold_data, progress, device)
+    builder.exits = wanted.exits if isinstance(wanted, Wanted) else ()
     return builder.build(compress).save_pretrained(out, storage=storage)
 
 

@@ -65,7 +65,8 @@ class EnsembleScorer:
 
     def report(self, ensemble: Ensemble, cost: Cost) -> tuple[list[Score], Any]:
         """The rows on test at the thresholds the task reports, and the predictions there."""
-        weights = dict(zip(ensemble.members, ensemble.weights, strict=True))
+        size = len(ensemble.members)
+        weights = dict(zip(ensemble.members, ensemble.weights or (1 / size,) * size, strict=True))
         tuned, on_tune = self.tuned(weights)
         self._logits.clear()  # those of all candidates on tune
         self._logs.clear()

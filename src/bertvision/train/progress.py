@@ -157,7 +157,7 @@ def planned_stages(run: RunDir, tokens: Mapping[str, int]) -> list[Planned]:
                 trained = run.bank(seed, epoch).exists()
                 size = round(recipe.bank.epochs * tokens["train"])
                 if recipe.bank.solve:  # one pass without gradients
-                    size = tokens["train"] + tokens["tune"]
+                    size = tokens["train"]
                 kind: Kind = "scoring" if recipe.bank.solve else "heads"
                 found.append(Planned(heads_stage(epoch, seed), kind, size, trained))
             for split in scored_splits(recipe.data.also):
