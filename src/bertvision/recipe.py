@@ -132,10 +132,9 @@ class FinetuneRecipe(Training):
     """Dropout of attention weights. At 0 fused kernels can run: on a CPU tuning is several times faster. All other
     dropout is the encoder's own; the papers' encoders have 0.1 here."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """How the encoder's products are computed while it is tuned; weights and heads stay fp32. `bf16` is quicker where
-    the device has instructions for it, and an error where it has none. `auto`: bf16 where there are instructions and,
-    on a CPU, a short measurement finds it quicker (never with `lower = "stored"`); `study.json` notes it.
-    Passes without training: see `runtime.precision`."""
+    """How the encoder's products are computed while it is tuned; weights and heads stay fp32. `bf16` is an error where
+    the device has no instructions for it. `auto`: bf16 where it has and, on a CPU, a short measurement finds it quicker
+    (never with `lower = "stored"`); study.json notes it. Passes without training: see `runtime.precision`."""
     start: str = ""
     """Tuned weights to start from: a checkpoint of another run, such as `runs/a/seed-1/checkpoint-1`, or a reader. The
     encoder and its tuned parts must be the same. Its read-out is taken too, if it is of the same kind; other heads

@@ -20,7 +20,7 @@ from bertvision.files import claim, read_json, write_json, write_text
 from bertvision.recipe import to_toml
 from bertvision.serve.build import build_reader
 from bertvision.serve.reader import Reader
-from bertvision.train.choose import Committee, has_readout
+from bertvision.train.choose import EnsembleScorer, has_readout
 from bertvision.train.progress import Agenda, Journal, duration
 from bertvision.train.run_dir import RunDir, checked
 from bertvision.train.stored import SPLITS, Stored, task_of
@@ -294,7 +294,7 @@ def report(run: RunDir, chosen: Score) -> tuple[Score, Any]:
     stored, data = Stored(run, task_of(run)), run.recipe().data
     tokenizer = tokenizer_of(run.recipe().backbone.name)
     stored.data = {name: stored.task.dataset(getattr(data, name), tokenizer, data) for name in SPLITS}
-    rows, predictions = Committee(stored, chosen.ensemble.how).report(chosen.ensemble, chosen.cost)
+    rows, predictions = EnsembleScorer(stored, chosen.ensemble.how).report(chosen.ensemble, chosen.cost)
     return rows[-1], predictions
 
 

@@ -166,8 +166,8 @@ def predict(
         for first in range(0, len(batches), runtime.world):
             turn = [collate(windows, index, backbone.pad) for index in batches[first : first + runtime.world]]
             own = [_batch_logits(batch, source, needed, runtime) for batch in turn[runtime.rank :][:1]]
-            for batch, found in zip(turn, own if runtime.world == 1 else _gathered(own, runtime)):
-                scorers.take(batch, found)
+            for batch, logits in zip(turn, own if runtime.world == 1 else _gathered(own, runtime)):
+                scorers.take(batch, logits)
                 progress.advance(batch.tokens)
     found = scorers.finish() if runtime.is_main else Pass({}, {})
     reasons = runtime.tell([found.dropped.get(member, "") for member in needed])  # the same in all processes
