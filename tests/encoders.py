@@ -5,6 +5,7 @@ from encoders import FAMILIES, tiny_encoder, save_tiny
 
 import string
 import warnings
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -112,6 +113,15 @@ def tiny_tokenizer(family: str) -> PreTrainedTokenizerFast:
         model_max_length=512,
         model_input_names=inputs,
     )
+
+
+@cache
+def plain_tokenizer(family: str = "bert") -> Tokenizer:
+    """`tiny_tokenizer` as the program reads it: it neither truncates nor pads. One for all tests."""
+    found = tiny_tokenizer(family).backend_tokenizer
+    found.no_truncation()
+    found.no_padding()
+    return found
 
 
 def vocab_size(family: str) -> int:

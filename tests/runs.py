@@ -125,6 +125,11 @@ def tiny_recipe(path: Path, **tables: object) -> Path:
     return path
 
 
+def without_times(rows: Sequence[Mapping]) -> list[dict]:
+    """Score rows, or those of a search, without what the clock decides."""
+    return [{k: v for k, v in row.items() if not k.endswith(("seconds", "ms_per_question"))} for row in rows]
+
+
 def load(recipe: Recipe) -> tuple[Backbone, Spans, dict[str, Dataset]]:
     """The untouched backbone of a recipe, its task and its data."""
     backbone, task = Backbone.load(recipe.backbone.name, start_runtime(recipe.runtime)), Spans()

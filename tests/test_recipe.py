@@ -13,6 +13,7 @@ from bertvision.errors import UserError
 from bertvision.recipe import HeadEntry, Recipe, from_table, head_spec, load_recipe, to_toml
 from bertvision.reference import json_schema, reference
 from bertvision.schema import keys
+from checks import error_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -30,11 +31,7 @@ def written(tmp_path):
 
 
 def refusal(text: str, written, *settings: str) -> str:
-    with pytest.raises(UserError) as caught:
-        load_recipe(written(text), settings)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+    return error_of(load_recipe, written(text), settings)
 
 
 def test_an_empty_file_is_the_default_recipe(written):

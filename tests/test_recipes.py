@@ -16,10 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
 from bertvision.backbone.tuning import Tuning
-from bertvision.cli import app
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import GREEDY
 from bertvision.heads import build_head
@@ -29,6 +27,7 @@ from bertvision.report import TEXTS
 from bertvision.toml import literal
 from bertvision.train.bank import at_fractions, unique_names
 from bertvision.train.series import variant_recipes
+from checks import shown
 from encoders import save_tiny
 from tables import conll, glue_folder, labelled
 
@@ -112,12 +111,6 @@ def members(recipe: Recipe) -> list[str]:
     return ["backbone", *unique_names(at_fractions(recipe.heads, recipe.bank.fractions))]
 
 
-def run(*words: str) -> str:
-    found = CliRunner().invoke(app, list(words), catch_exceptions=False)
-    assert found.exit_code == 0, found.output
-    return found.stdout
-
-
 def test_a_recipe_of_the_package_is_found_from_any_folder(tmp_path, monkeypatch):
     here = load_recipe(ROOT / "recipes" / "quickstart.toml")
     monkeypatch.chdir(tmp_path)
@@ -149,7 +142,7 @@ def test_every_command_in_its_comments_can_be_given(path):
     places = []
     for verb, *words in commands(path):
         if verb == "params":
-            assert run(verb, *words)
+            assert shown(verb, *words)
             continue
         assert (verb, words[0]) == ("study", f"recipes/{path.name}")
         settings = [setting for setting in options(words, "--set") if not setting.startswith("seeds=")]
@@ -199,7 +192,7 @@ def test_runs_from_tuning_to_report(path, encoders, tmp_path):
         settings.append(f"variants={literal(variants)}")
     recipe = load_recipe(path, settings)
     rows = json.loads(
-        run("study", str(path), *(w for s in settings for w in ("--set", s)), "--out", str(tmp_path), "--json")
+        shown("study", str(path), *(w for s in settings for w in ("--set", s)), "--out", str(tmp_path), "--json")
     )
 
     scored = json.loads((tmp_path / "metrics.json").read_text(encoding="utf-8"))
@@ -234,7 +227,7 @@ def test_tuning_starts_from_the_reader_of_an_earlier_run(encoders, tmp_path):
     for place, own in zip(places, ((), first)):  # the second moves nothing
         settings = (f"backbone.name={encoders['bert']}", *SHRUNK, *SHORTER["pocket"], *own)
         words = [word for setting in settings for word in ("--set", setting)]
-        run("study", str(ROOT / "recipes" / "pocket.toml"), *words, "--out", str(place), "--json")
+        shown("study", str(ROOT / "recipes" / "pocket.toml"), *words, "--out", str(place), "--json")
     before, after = (load_file(place / "reader" / "encoder.safetensors") for place in places)
     assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
 

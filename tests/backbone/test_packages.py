@@ -18,6 +18,7 @@ from bertvision import wheels
 from bertvision.backbone import loading, onnx_weights, packages
 from bertvision.backbone.backbone import Backbone
 from bertvision.errors import UserError
+from checks import error_of
 from encoders import save_tiny, tiny_encoder
 
 WHEEL = "tiny_encoder_for_tests-1.0-py3-none-any.whl"
@@ -65,10 +66,7 @@ def publish(shelf, monkeypatch):
 
 
 def refused() -> str:
-    with pytest.raises(UserError) as caught:
-        packages.fetch("tiny")
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return error_of(packages.fetch, "tiny")
 
 
 def cached() -> list[str]:

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
 from bertvision.backbone.states import POOLED, States, numbered
-from bertvision.heads import Head, base, build_head, head_name
+from bertvision.heads import Head, build_head, head_name
+from bertvision.heads import head as head_module
 
 L, H, CLASSES = 3, 32, 3
 OUTPUTS = {"spans": 2, "labels": CLASSES, "score": 1, "tokens": CLASSES}
@@ -226,7 +227,7 @@ def test_an_example_does_not_depend_on_its_batch(spec: dict, task: str, paramete
 def test_slices_change_nothing(spec: dict, task: str, parameters: int, monkeypatch: pytest.MonkeyPatch) -> None:
     head, states = build(spec, task), make_states()
     whole = head.logits(states)
-    monkeypatch.setattr(base, "CACHE", 1)
+    monkeypatch.setattr(head_module, "CACHE", 1)
     torch.testing.assert_close(head.logits(states), whole, atol=1e-5, rtol=1e-5)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bertvision.errors import UserError
 from bertvision.heads import HEADS, build_head, options
-from bertvision.heads.base import Impossible
+from bertvision.heads.head import Impossible
 from bertvision.heads.space import TRAINING, Choices, Range, fitting_options, head_space
 from runs import recipe_of
 

@@ -4,7 +4,6 @@ import dataclasses
 import io
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -123,12 +122,6 @@ def test_errors_are_one_line(words, part, place):
     assert (done.code, done.out) == (2, "")
     assert len(done.err.splitlines()) == 1
     assert part in done.err
-
-
-def test_help_does_not_wait_for_torch():
-    code = "import sys; from bertvision.cli import app; app(['ask', '--help'], standalone_mode=False)"
-    code += "; assert 'torch' not in sys.modules and 'safetensors' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
 def test_odd_characters_in_questions_are_no_trouble(place):

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from bertvision.backbone.checkpoint import trained_state
-from bertvision.cli import app
 from bertvision.data.sources import load_articles
 from bertvision.data.squad import records
 from bertvision.errors import UserError
@@ -28,6 +26,7 @@ from bertvision.serve.reader import Reader
 from bertvision.train.choose import ensemble_run
 from bertvision.train.run_dir import file_name
 from bertvision.train.study import Study
+from checks import error_of, shown
 from runs import questions, recipe_of
 
 
@@ -152,11 +151,10 @@ def test_the_ensemble_that_the_study_chose_is_its_reader(whole, tmp_path):
 def test_members_never_scored_together_get_a_threshold_of_their_own(run, tmp_path):
     out = str(tmp_path / "reader")
     words = ["reader", str(run), "--out", out, "--members", "pool, compress size=8", "--how", "mean"]
-    refused = CliRunner().invoke(app, words)
-    assert "nothing like this was scored" in str(refused.exception)
+    assert "nothing like this was scored" in error_of(shown, *words)
     data = questions(24, 1)
-    made = CliRunner().invoke(app, [*words, "--storage", "fp16", "--threshold-data", data, "--json"])
-    assert json.loads(made.stdout) == {"path": out}, made.output
+    made = shown(*words, "--storage", "fp16", "--threshold-data", data, "--json")
+    assert json.loads(made) == {"path": out}
     reader = Reader.from_pretrained(out)
     config = reader.config.tasks["spans"]
     assert (names(config), config.ensemble.how) == (("pool", "compress size=8"), "mean")
@@ -177,10 +175,7 @@ def test_members_never_scored_together_get_a_threshold_of_their_own(run, tmp_pat
 @pytest.mark.parametrize("how", ["rank=4,fp16", "rank=auto"])
 def test_a_compressed_reader_is_small_and_comes_back_exactly(how, run, tmp_path):
     whole = build_reader(run, tmp_path / "whole", Wanted(members=["backbone"]))
-    made = CliRunner().invoke(
-        app, ["reader", str(run), "--out", str(tmp_path / "small"), "--members", "backbone", "--compress", how]
-    )
-    assert made.exit_code == 0, made.output
+    shown("reader", run, "--out", tmp_path / "small", "--members", "backbone", "--compress", how)
     sizes = [(place / "encoder.safetensors").stat().st_size for place in (whole, tmp_path / "small")]
     assert sizes[1] < sizes[0] / 2
     reader = Reader.from_pretrained(tmp_path / "small")

@@ -4,16 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from bertvision.backbone.anatomy import blocks
-from bertvision.cli import app
 from bertvision.errors import UserError
 from bertvision.files import load_whole
 from bertvision.serve.build import Wanted, build_reader
 from bertvision.serve.export import export
 from bertvision.serve.reader import Reader
 from bertvision.train.study import Study
+from checks import shown
 from runs import recipe_of
 
 HEADS = [{"kind": "last", "depth": 2}, {"kind": "compress", "size": 8, "depth": 1}, {"kind": "pool"}]
@@ -89,9 +88,7 @@ def test_a_study_that_starts_from_a_reader_and_tunes_nothing_keeps_its_encoder(r
 
 
 def test_the_curve_of_score_against_depth(run, tmp_path):
-    said = CliRunner().invoke(app, ["depth", str(run), "--json"])
-    assert said.exit_code == 0, said.output
-    found = {one["member"]: one for one in json.loads(said.output)}
+    found = {one["member"]: one for one in json.loads(shown("depth", run, "--json"))}
     assert {name: one["depth"] for name, one in found.items()} == {
         "backbone": 3,
         "pool": 3,

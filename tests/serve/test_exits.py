@@ -5,9 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from bertvision.cli import app
 from bertvision.errors import UserError
 from bertvision.serve.build import Wanted, build_reader
 from bertvision.serve.config import ExitRule
@@ -15,6 +13,7 @@ from bertvision.serve.exits import LOSSES, ExitEngine
 from bertvision.serve.export import export
 from bertvision.serve.reader import Reader
 from bertvision.train.study import Study
+from checks import error_of, shown
 from runs import recipe_of
 
 HEADS = [{"kind": "compress", "size": 8, "depth": 1}, {"kind": "last", "depth": 2}, {"kind": "pool"}]
@@ -103,6 +102,5 @@ def test_what_cannot_leave_early_says_so(places, tmp_path):
 
 def test_on_the_command_line(places):
     ask = ["ask", ASKED[0][0], "--context", ASKED[0][1], "--exit", "9", "--reader"]
-    assert isinstance(CliRunner().invoke(app, [*ask, str(places["plain"])]).exception, UserError)
-    said = CliRunner().invoke(app, [*ask, str(places["exits"])])
-    assert said.exit_code == 0, said.output
+    assert error_of(shown, *ask, places["plain"])
+    shown(*ask, places["exits"])

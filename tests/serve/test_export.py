@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from bertvision.backbone.tuning import Tuning
-from bertvision.cli import app
 from bertvision.errors import UserError
 from bertvision.serve.reader import Reader
 from bertvision.serve.reader_dir import FILES
@@ -20,6 +18,7 @@ from readers import tiny_reader
 pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
 from bertvision.serve.export import export
+from checks import error_of, shown
 
 TEXT = "the first king of the old city was born in the north by the great river, and his name was called world. "
 PAIRS = [("who", "the king"), ("who was the first king", TEXT), ("where was he born", TEXT * 4), ("when", "")]
@@ -73,9 +72,7 @@ def test_int8_from_the_command_line(tmp_path, joined):
     reader = tiny_reader("spans", [{"kind": "pool"}])
     reader.save_pretrained(tmp_path / "reader")
     out = tmp_path / "out"
-    result = CliRunner().invoke(app, ["export", str(tmp_path / "reader"), "--out", str(out), "--int8", "--json"])
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
+    found = json.loads(shown("export", tmp_path / "reader", "--out", out, "--int8", "--json"))
     assert found == {"path": str(out / "model.onnx"), "bytes": (out / "model.onnx").stat().st_size}
     assert found["bytes"] < (joined[1] / "model.onnx").stat().st_size
     exported = Reader.from_pretrained(out)  # the only engine this directory is for
@@ -84,21 +81,14 @@ def test_int8_from_the_command_line(tmp_path, joined):
         assert ours[0]["score"] != theirs[0]["score"]  # it is quantised indeed
 
 
-def refused(call) -> str:
-    with pytest.raises(UserError) as caught:
-        call()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 def test_what_an_exported_reader_cannot_do_is_said(joined, tmp_path):
     exported = Reader.from_pretrained(joined[1], engine="onnx")
-    assert "ONNX already" in refused(lambda: export(exported, tmp_path))
-    assert 'engine="torch"' in refused(lambda: exported.save_pretrained(tmp_path))
-    assert "push_to_hub: an exported reader cannot" in refused(lambda: exported.push_to_hub("a/b"))
-    assert "is an exported reader" in refused(lambda: Reader.from_pretrained(joined[1], engine="torch"))
-    assert 'engine="torch"' in refused(lambda: exported.answers(PAIRS[:1], layers=True))
-    assert "carries its own" in refused(lambda: Reader.from_pretrained(joined[1], engine="onnx", backbone="minilm"))
+    assert "ONNX already" in error_of(lambda: export(exported, tmp_path))
+    assert 'engine="torch"' in error_of(lambda: exported.save_pretrained(tmp_path))
+    assert "push_to_hub: an exported reader cannot" in error_of(lambda: exported.push_to_hub("a/b"))
+    assert "is an exported reader" in error_of(lambda: Reader.from_pretrained(joined[1], engine="torch"))
+    assert 'engine="torch"' in error_of(lambda: exported.answers(PAIRS[:1], layers=True))
+    assert "carries its own" in error_of(lambda: Reader.from_pretrained(joined[1], engine="onnx", backbone="minilm"))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +106,7 @@ def test_a_damaged_directory_is_refused(joined, tmp_path, name, content, says):
     if content is not None:
         (place / name).write_bytes(content)
         (place / "digests.json").unlink()
-    assert says in refused(lambda: Reader.from_pretrained(place, engine="onnx"))
+    assert says in error_of(lambda: Reader.from_pretrained(place, engine="onnx"))
 
 
 def test_a_graph_does_not_outlive_its_reader(tmp_path):
@@ -124,14 +114,14 @@ def test_a_graph_does_not_outlive_its_reader(tmp_path):
     first.save_pretrained(tmp_path)
     graph = export(first, tmp_path).read_bytes()
     assert Reader.from_pretrained(tmp_path, engine="onnx")("who", TEXT)["answer"] == first("who", TEXT)["answer"]
-    assert "holds another reader" in refused(lambda: export(second, tmp_path))
+    assert "holds another reader" in error_of(lambda: export(second, tmp_path))
     second.save_pretrained(tmp_path, storage="fp16")
-    assert "has no model.onnx" in refused(lambda: Reader.from_pretrained(tmp_path, engine="onnx"))
+    assert "has no model.onnx" in error_of(lambda: Reader.from_pretrained(tmp_path, engine="onnx"))
     export(Reader.from_pretrained(tmp_path), tmp_path)
     assert Reader.from_pretrained(tmp_path, engine="onnx")
     (tmp_path / "model.onnx").write_bytes(graph)
     (tmp_path / "digests.json").unlink()
-    assert "was made from another reader" in refused(lambda: Reader.from_pretrained(tmp_path, engine="onnx"))
+    assert "was made from another reader" in error_of(lambda: Reader.from_pretrained(tmp_path, engine="onnx"))
 
 
 def test_transformers_is_not_loaded_for_it(joined):

@@ -4,13 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from bertvision.cli import app
 from bertvision.data.sources import load_articles
 from bertvision.data.squad import records, write_articles
 from bertvision.evaluate.calibration import Calibration
 from bertvision.evaluate.squad import score
+from checks import error_of, shown
 from readers import tiny_reader
 from runs import articles, questions
 
@@ -22,9 +21,7 @@ def place(tmp_path_factory) -> Path:
 
 
 def evaluate(place: Path, *words: str) -> dict:
-    done = CliRunner().invoke(app, ["evaluate", str(place), *words, "--json"])
-    assert done.exit_code == 0, done.output
-    (found,) = json.loads(done.stdout)
+    (found,) = json.loads(shown("evaluate", place, *words, "--json"))
     return found
 
 
@@ -59,10 +56,9 @@ def test_answerable_questions_alone_and_a_reader_without_calibration(tmp_path):
     found = evaluate(place, "--data", str(tmp_path / "all.json"))
     assert "NoAns_f1" not in found and "NoAns_f1" not in found["intervals"]
     assert found["calibration"].keys() == {"auroc", "answerable", "before"}
-    shown = CliRunner().invoke(app, ["evaluate", str(place), "--data", str(tmp_path / "all.json")])
-    assert "HasAns_spans_f1" in shown.stdout and "calibration error" in shown.stdout and "(95 %: " in shown.stdout
-    refused = CliRunner().invoke(app, ["evaluate", str(place)])
-    assert "--data: name the SQuAD file" in str(refused.exception)
+    text = shown("evaluate", place, "--data", tmp_path / "all.json")
+    assert "HasAns_spans_f1" in text and "calibration error" in text and "(95 %: " in text
+    assert "--data: name the SQuAD file" in error_of(shown, "evaluate", place)
 
 
 def test_mistakes_are_listed_one_by_one(place):
@@ -74,6 +70,7 @@ def test_mistakes_are_listed_one_by_one(place):
     for one in found["mistakes"]:
         has, said = asked[one["id"]].has_answer, bool(one["said"])
         assert one["kind"] == {(True, False): "silent", (True, True): "wrong", (False, True): "answered"}[has, said]
-    done = CliRunner().invoke(app, ["evaluate", str(place), "--data", data, "--mistakes"])
-    lines = [line for line in done.stdout.splitlines() if "(no answer 0." in line]
+    lines = [
+        line for line in shown("evaluate", place, "--data", data, "--mistakes").splitlines() if "(no answer 0." in line
+    ]
     assert len(lines) == len(found["mistakes"]) > 0

@@ -4,13 +4,12 @@ import json
 
 import pytest
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
 from bertvision import Reader
-from bertvision.cli import app
 from bertvision.data.squad import read_articles
 from bertvision.evaluate.squad import score
 from bertvision.serve.reader_dir import CARD, PACKAGED, read_config
+from checks import shown
 from real import DATA, marco, needs_squad
 
 POCKET = PACKAGED / "pocket"
@@ -50,8 +49,7 @@ def test_its_card_says_what_it_was_trained_on_and_how_it_was_measured():
 
 @pytest.mark.parametrize("verb", ["ask", "serve"])
 def test_it_is_the_default(verb):
-    shown = CliRunner().invoke(app, [verb, "--help"], env={"COLUMNS": "200", "TERM": "dumb"})
-    assert "[default: pocket]" in shown.stdout
+    assert "[default: pocket]" in shown(verb, "--help", env={"COLUMNS": "200", "TERM": "dumb"})
 
 
 def test_it_answers_what_the_text_says_and_nothing_else(pocket):
@@ -60,9 +58,7 @@ def test_it_answers_what_the_text_says_and_nothing_else(pocket):
         assert gold in found["answer"], (question, found)
         assert MILL[found["start"] : found["end"]] == found["answer"]
     assert pocket(question="What is the capital of Mongolia?", context=MILL)["answer"] == ""
-    asked = CliRunner().invoke(app, ["ask", "Who built the mill?", "--context", MILL, "--json"])
-    assert asked.exit_code == 0, asked.output
-    assert "Ada Moss" in json.dumps(json.loads(asked.stdout))
+    assert "Ada Moss" in json.dumps(json.loads(shown("ask", "Who built the mill?", "--context", MILL, "--json")))
 
 
 @needs_squad

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from bertvision.data.batches import by_length, collate
 from bertvision.data.sources import load_articles
 from bertvision.data.squad import normalize, records
-from bertvision.errors import UserError
 from bertvision.evaluate.calibration import Calibration
 from bertvision.serve.answers import merged, probabilities, whole
 from bertvision.serve.reader import Reader
+from checks import error_of
 from devices import RUNTIME
 from encoders import WORDS
 from readers import LABELS, tiny_reader
@@ -29,13 +29,6 @@ SPELT = "e\u0301 日本語 🎉👩‍👩‍👧 \t \r\n שלום ‏ مرحب�
 @cache
 def reader(family: str = "bert") -> Reader:
     return tiny_reader(heads=[{"kind": "pool"}, {"kind": "last"}], family=family)
-
-
-def refused(call) -> str:
-    with pytest.raises(UserError) as caught:
-        call()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
@@ -120,7 +113,7 @@ def test_shapes_of_calls_and_results():
     ],
 )
 def test_what_cannot_be_asked(arguments, part):
-    assert part in refused(lambda: reader()(**arguments))
+    assert part in error_of(lambda: reader()(**arguments))
 
 
 @pytest.mark.parametrize("context", ["", " \n\t", "\u200b"])
@@ -239,7 +232,7 @@ def test_the_share_of_answerable_questions_moves_the_threshold():
     every = read("who", TEXT, top_k=99, answerable=0.9)
     assert sum(one["score"] for one in every if one["answer"]) + every[0]["no_answer_score"] >= 1 - 1e-9
     for wrong in (0, 1, -0.5, True, "most"):
-        assert "answerable: must be a share between 0 and 1" in refused(
+        assert "answerable: must be a share between 0 and 1" in error_of(
             lambda wrong=wrong: read("who", TEXT, answerable=wrong)
         )
 
@@ -337,11 +330,11 @@ def test_labels_and_scores():
     assert labels.classify("the king", "the queen")["label"] in LABELS
     assert isinstance(score.similarity("a king", "the king"), float)
     assert score.similarity(["a", "b"], "the king")[0] == pytest.approx(score.similarity("a", "the king"), abs=1e-5)
-    assert "none for answer" in refused(lambda: labels("who", TEXT))
-    assert "none for classify" in refused(lambda: score.classify("a"))
-    assert "text: must be a string" in refused(lambda: labels.classify([3]))  # type: ignore[list-item]
+    assert "none for answer" in error_of(lambda: labels("who", TEXT))
+    assert "none for classify" in error_of(lambda: score.classify("a"))
+    assert "text: must be a string" in error_of(lambda: labels.classify([3]))  # type: ignore[list-item]
     for wrong in (3, None, {"text": "a"}, b"a"):
-        assert "texts: must be a string or a list of strings" in refused(lambda wrong=wrong: labels.classify(wrong))
+        assert "texts: must be a string or a list of strings" in error_of(lambda wrong=wrong: labels.classify(wrong))
 
 
 def test_one_pass_serves_all_tasks(monkeypatch):
@@ -362,8 +355,8 @@ def test_one_pass_serves_all_tasks(monkeypatch):
     assert found[0]["mood"]["label"] == parts["mood"].classify(*pairs[0])["label"]
     assert found[1]["likeness"] == pytest.approx(parts["likeness"].similarity(*pairs[1]), abs=1e-5)
     assert joined.classify(*pairs[0], task="mood")["label"] == found[0]["mood"]["label"]
-    assert "'zzz' is not a task for classify" in refused(lambda: joined.classify("a", task="zzz"))
+    assert "'zzz' is not a task for classify" in error_of(lambda: joined.classify("a", task="zzz"))
     other = tiny_reader("labels", family="electra")
-    assert "another backbone" in refused(lambda: Reader.join({"spans": reader(), "labels": other}))
-    assert "one task each" in refused(lambda: Reader.join({"x": joined}))
-    assert "at least one" in refused(lambda: Reader.join({}))
+    assert "another backbone" in error_of(lambda: Reader.join({"spans": reader(), "labels": other}))
+    assert "one task each" in error_of(lambda: Reader.join({"x": joined}))
+    assert "at least one" in error_of(lambda: Reader.join({}))

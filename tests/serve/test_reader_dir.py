@@ -15,6 +15,7 @@ from bertvision.backbone.tuning import Tuning
 from bertvision.errors import UserError
 from bertvision.serve.reader import Reader
 from bertvision.serve.reader_dir import PACKAGED, find_reader
+from checks import error_of
 from encoders import save_tiny
 from hubs import Hub
 from readers import tiny_reader
@@ -37,10 +38,7 @@ def copy(saved, tmp_path) -> Path:
 
 
 def refused(place: object, **options: str) -> str:
-    with pytest.raises(UserError) as caught:
-        Reader.from_pretrained(str(place), **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return error_of(Reader.from_pretrained, str(place), **options)
 
 
 @pytest.mark.parametrize("tuning", TUNINGS)

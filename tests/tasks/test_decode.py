@@ -14,7 +14,7 @@ from bertvision.data.windows import Windows, make_windows
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import Ensemble, Member
 from bertvision.tasks.decode import CERTAIN, Candidates, SpanCollector, SpanPredictions, decode
-from encoders import tiny_tokenizer
+from encoders import plain_tokenizer
 
 INF = math.inf
 
@@ -124,16 +124,9 @@ def test_half_precision_is_added_up_in_full():
     assert found.score.tolist() == [[2049.0]]  # which fp16 cannot hold
 
 
-def tokenizer(family: str = "bert"):
-    found = tiny_tokenizer(family).backend_tokenizer
-    found.no_truncation()
-    found.no_padding()
-    return found
-
-
 CONTEXTS = ["the king of the north was born in the old city", "a river", "", "in 1066 the war began"]
 RECORDS = [Record(f"q{n}", "who was it?", text, (), (), "", n) for n, text in enumerate(CONTEXTS)]
-WINDOWS = make_windows(tokenizer(), RECORDS, 16, 4)  # nine tokens of context at most
+WINDOWS = make_windows(plain_tokenizer(), RECORDS, 16, 4)  # nine tokens of context at most
 
 
 def random_logits(windows: Windows, seed: int, scale: float = 1.0) -> list[torch.Tensor]:
@@ -278,7 +271,7 @@ def test_thresholds():
 def test_answers_have_no_white_space_around_them():
     """RoBERTa-like tokens bring the space before the word; tokens of space alone are no answers at all."""
     records = [Record("q", "who?", " the   king  \n of the north ", (), (), "", 0)]
-    windows = make_windows(tokenizer("roberta"), records)
+    windows = make_windows(plain_tokenizer("roberta"), records)
     logits = random_logits(windows, 3)
     found = collect(logits, one_by_one(windows), records, windows, nbest=200)
     kept = int(np.isfinite(found.scores[0]).sum())
@@ -336,7 +329,7 @@ def test_other_json_is_refused(rows):
 
 def test_little_is_kept_of_a_window():
     records = [Record(str(n), f"who {n}?", "the king was born in the city " * 20, (), (), "", 0) for n in range(50)]
-    windows = make_windows(tokenizer(), records, 64, 16)
+    windows = make_windows(plain_tokenizer(), records, 64, 16)
     collector = SpanCollector(records, windows, nbest=20)
     kept = sum(value.nbytes for value in vars(collector).values() if isinstance(value, np.ndarray))
     assert kept / len(windows) <= 20 * 12 + 8  # two positions and a score per candidate, and the null score

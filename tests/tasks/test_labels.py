@@ -14,7 +14,7 @@ from bertvision.recipe import DataRecipe, EvaluateRecipe
 from bertvision.tasks import Dataset, Labels, Score, Spans
 from bertvision.tasks.base import Said
 from bertvision.tasks.labels import LabelCollector, LabelPredictions
-from encoders import tiny_tokenizer
+from encoders import plain_tokenizer
 from real import DATA
 from tables import labelled, text_recipe
 
@@ -23,10 +23,7 @@ needs_glue = pytest.mark.skipif(not (DATA / "glue").is_dir(), reason="needs the 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    found = tiny_tokenizer("bert").backend_tokenizer
-    found.no_truncation()
-    found.no_padding()
-    return found
+    return plain_tokenizer()
 
 
 @pytest.fixture

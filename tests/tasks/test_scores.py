@@ -14,7 +14,7 @@ from bertvision.recipe import DataRecipe, EvaluateRecipe
 from bertvision.tasks import Dataset, Score
 from bertvision.tasks.base import Said
 from bertvision.tasks.scores import Scale, ScoreCollector, ScorePredictions
-from encoders import tiny_tokenizer
+from encoders import plain_tokenizer
 from tables import scored, text_recipe
 
 IDS = ["t0", "t1", "t2", "t3"]
@@ -22,10 +22,7 @@ IDS = ["t0", "t1", "t2", "t3"]
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    found = tiny_tokenizer("bert").backend_tokenizer
-    found.no_truncation()
-    found.no_padding()
-    return found
+    return plain_tokenizer()
 
 
 @pytest.fixture

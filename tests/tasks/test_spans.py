@@ -15,15 +15,12 @@ from bertvision.evaluate.squad import score
 from bertvision.recipe import DataRecipe, EvaluateRecipe
 from bertvision.tasks import Dataset, Spans
 from bertvision.tasks.decode import SpanPredictions
-from encoders import tiny_tokenizer
+from encoders import plain_tokenizer
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    found = tiny_tokenizer("bert").backend_tokenizer
-    found.no_truncation()
-    found.no_padding()
-    return found
+    return plain_tokenizer()
 
 
 SAMPLE = DataRecipe(train="sample:train:200", tune="sample:tune:40", test="sample:test:60")

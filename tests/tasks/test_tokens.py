@@ -1,7 +1,6 @@
 """Token labels: windows that cover every word once, entity scores as seqeval counts them, and a study end to end."""
 
 import dataclasses
-import functools
 import json
 import random
 
@@ -11,9 +10,7 @@ import seqeval.metrics as oracle
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from bertvision.cli import app
 from bertvision.data.batches import collate
 from bertvision.data.conll import Sentence
 from bertvision.errors import UserError
@@ -21,24 +18,17 @@ from bertvision.recipe import DataRecipe, EvaluateRecipe
 from bertvision.tasks import Dataset
 from bertvision.tasks.base import Said
 from bertvision.tasks.tokens import NONE, TokenPredictions, Tokens, entities, make_windows
-from encoders import tiny_tokenizer
+from checks import shown
+from encoders import plain_tokenizer
 from runs import encoder
 from tables import conll
 
 LABELS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 
 
-@functools.cache
-def tokenizer(family: str = "bert"):
-    found = tiny_tokenizer(family).backend_tokenizer
-    found.no_truncation()
-    found.no_padding()
-    return found
-
-
 def dataset(sentences: list[list[str]]) -> Dataset:
     records = [Sentence(str(n), tuple("the" for _ in labels), tuple(labels)) for n, labels in enumerate(sentences)]
-    return Dataset("set", [], records, make_windows(tokenizer(), records, LABELS, 32, 8))
+    return Dataset("set", [], records, make_windows(plain_tokenizer(), records, LABELS, 32, 8))
 
 
 def said(sentences: list[list[str]]) -> TokenPredictions:
@@ -90,7 +80,7 @@ def test_every_word_is_labelled_in_one_window(family, words):
     text = [chance.choice(["the", "king", "riverbank", "1066", "é", "old-city", "in"]) for _ in range(words)]
     labels = [chance.choice(LABELS) for _ in text]
     sentences = [Sentence("0", tuple(text), tuple(labels)), Sentence("1", ("the",), ("B-PER",))]
-    windows = make_windows(tokenizer(family), sentences, LABELS, 24, 8)
+    windows = make_windows(plain_tokenizer(family), sentences, LABELS, 24, 8)
     assert windows.lengths.max() <= 24 and (len(windows) > 2 or words < 200)
     own = windows.targets[windows.example == 0].reshape(-1, 2)
     found = own[own[:, 1] != NONE]
@@ -143,7 +133,7 @@ def test_sets_of_a_recipe(tmp_path):
     train, test = conll(tmp_path / "train.conll", 50), conll(tmp_path / "test.bio", 20, 1)
     data = DataRecipe(train, "", test, tune_share=0.2, max_length=32, overlap=8)
     task = Tokens()
-    sets = task.load(data, tokenizer(), 0)
+    sets = task.load(data, plain_tokenizer(), 0)
     assert task.labels == LABELS and task.outputs == 5 and task.facts() == {"labels": list(LABELS)}
     assert {split: len(one.records) for split, one in sets.items()} == {"train": 40, "tune": 10, "test": 20}
     empty = [
@@ -152,15 +142,15 @@ def test_sets_of_a_recipe(tmp_path):
     ]
     assert abs(empty[0] - empty[1]) < 0.15
     assert not {one.id for one in sets["train"].records} & {one.id for one in sets["tune"].records}
-    less = Tokens().load(DataRecipe(train, test, test, limit=7, max_length=32, overlap=8), tokenizer(), 0)
+    less = Tokens().load(DataRecipe(train, test, test, limit=7, max_length=32, overlap=8), plain_tokenizer(), 0)
     assert len(less["train"].records) == 7 and len(less["tune"].records) == 20
     again = Tokens()
     again.settle(data, task.facts())
     assert again.labels == LABELS
-    both = again.dataset(f"{train}+{test}", tokenizer(), data)
+    both = again.dataset(f"{train}+{test}", plain_tokenizer(), data)
     assert [one.id for one in both.records] == [str(number) for number in range(70)]
     (tmp_path / "new.conll").write_text("the O\nking B-ORG\n")
-    strange = again.dataset(str(tmp_path / "new.conll"), tokenizer(), data)
+    strange = again.dataset(str(tmp_path / "new.conll"), plain_tokenizer(), data)
     assert "B-ORG" in strange.notes[0]
     assert task.scores(said([["O", "O"]]), strange, 0.0)["recall"] == 0.0
 
@@ -174,9 +164,9 @@ def test_what_cannot_be_learnt_is_refused(tmp_path):
         ({"train": str(tmp_path / "empty.conll"), "test": good}, "every label is O"),
     ):
         with pytest.raises(UserError, match=says):
-            Tokens().load(DataRecipe(**data), tokenizer(), 0)
+            Tokens().load(DataRecipe(**data), plain_tokenizer(), 0)
     with pytest.raises(UserError, match=r"data\.max_length"):
-        make_windows(tokenizer(), [], LABELS, 9, 8)
+        make_windows(plain_tokenizer(), [], LABELS, 9, 8)
 
 
 def test_analysis_by_hand():
@@ -195,12 +185,6 @@ def test_analysis_by_hand():
         ("0", "only one is right"),
     ]
     assert found["errors"][0]["gold"] == ["LOC: the the"] and found["errors"][0]["answers"]["one"] == "LOC: the"
-
-
-def run(*words: str) -> str:
-    found = CliRunner().invoke(app, list(words), catch_exceptions=False)
-    assert found.exit_code == 0, found.output
-    return found.stdout
 
 
 def test_a_study_of_tokens_from_the_command_line(tmp_path):
@@ -232,13 +216,13 @@ kind = "attend"
 kind = "conv"
 form = "inception"
 """)
-    rows = json.loads(run("study", str(recipe), "--out", str(tmp_path / "run"), "--json"))
+    rows = json.loads(shown("study", str(recipe), "--out", str(tmp_path / "run"), "--json"))
     best = {row["member"]: row["f1"] for row in rows}
     assert {"backbone", "pool", "attend"} <= set(best) and any(row["role"] == "ensemble" for row in rows)
     assert best["backbone"] > 90 and max(best.values()) > 90
     assert (tmp_path / "run" / "report.html").is_file() and not (tmp_path / "run" / "reader").exists()
-    analysis = json.loads(run("analyze", str(tmp_path / "run"), "--json"))
+    analysis = json.loads(shown("analyze", str(tmp_path / "run"), "--json"))
     assert "by_type" in json.dumps(analysis)
     out = tmp_path / "predicted.jsonl"
-    run("evaluate", str(tmp_path / "run"), "--data", test, "--predictions", str(out))
+    shown("evaluate", str(tmp_path / "run"), "--data", test, "--predictions", str(out))
     assert out.is_file()

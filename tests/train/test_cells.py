@@ -16,16 +16,14 @@ from bertvision.files import Busy, claim, release, write_json
 from bertvision.train import make_run
 from bertvision.train.cells import Cells, StudyCell
 from bertvision.train.workers import Processes, View, fill
-from runs import Command, bertvision, processes, recipe_of, tiny_recipe
+from runs import Command, bertvision, processes, recipe_of, tiny_recipe, without_times
 from tunings import assert_same, tensors
 
-TIMES = ("seconds", "ms_per_question")
 SMALL = {"seeds": [1, 2], "snapshot_seconds": 0}
 
 
 def plain(run) -> list[dict]:
-    rows = json.loads((run / "metrics.json").read_text())
-    return [{key: value for key, value in row.items() if not key.endswith(TIMES)} for row in rows]
+    return without_times(json.loads((run / "metrics.json").read_text()))
 
 
 def names(run) -> set[str]:

@@ -3,19 +3,16 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-from typer.testing import CliRunner
 
-from bertvision.cli import app
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import GREEDY, HOWS, Ensemble, Member
-from bertvision.train.choose import EnsembleScorer, ensemble_run, padded, write_greedy
+from bertvision.train.choose import EnsembleScorer, ensemble_run, write_greedy
 from bertvision.train.compare import compare
 from bertvision.train.run_dir import RunDir
 from bertvision.train.stored import Stored
 from bertvision.train.study import Study
+from checks import shown
 from finished import EPOCHS, SEEDS, copy_of, finished_run, finished_texts
 from runs import questions, recipe_of
 
@@ -24,13 +21,6 @@ def ensemble(tmp_path, **options):
     """The rows of an ensemble, and what its file says."""
     rows = ensemble_run(finished_run(), out=tmp_path / "ensemble.json", quiet=True, **options)
     return rows, json.loads((tmp_path / "ensemble.json").read_text(encoding="utf-8"))
-
-
-def test_windows_are_cut_from_a_flat_tensor():
-    flat = torch.arange(10.0).reshape(5, 2)  # windows of 2, 1 and 2 tokens
-    found = padded(flat, np.array([0, 2, 3, 5]), np.array([2, 1]))
-    assert found[0].tolist() == [[6, 7], [8, 9]]
-    assert found[1, 0].tolist() == [4, 5]
 
 
 @pytest.mark.parametrize("split", ["tune", "test"])
@@ -155,12 +145,6 @@ def test_other_data_than_the_run_was_scored_on_are_refused(tmp_path):
 
 def test_the_commands(tmp_path):
     run = copy_of(finished_run(), tmp_path)
-
-    def shown(*args: object, code: int = 0) -> str:
-        done = CliRunner().invoke(app, [str(arg) for arg in args], catch_exceptions=code != 0)
-        assert done.exit_code == code, done.output
-        return done.stdout
-
     rows = json.loads(shown("ensemble", run, "--greedy", "--how", "mean", "--json"))
     assert rows[0]["member"] == "ensemble (mean)"
     assert (run / "ensemble.json").is_file()

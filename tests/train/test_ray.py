@@ -16,11 +16,10 @@ from bertvision.states.layout import Manifest
 from bertvision.train.study import Study
 from bertvision.train.tap import Tap
 from clusters import ENV, kill, needs_ray, nodes, tasks
-from runs import Command, Done, bertvision, questions, tiny_recipe
+from runs import Command, Done, bertvision, questions, tiny_recipe, without_times
 from states.stores import contents
 from train.test_cells import assert_same_run
 from train.test_search import TABLES as SEARCHED
-from train.test_search import plain
 
 pytestmark = needs_ray
 SMALL = {"seeds": [1, 2], "snapshot_seconds": 0, "data": {"train": questions(240)}}
@@ -243,7 +242,7 @@ def test_a_search_on_two_nodes_with_kills(tmp_path, address):
     there = run(*words, *ray, "--json", cwd=tmp_path / "there")
     assert there.code == 0, there.err
     found = [json.loads(done.out)["trials"] for done in (here, there)]
-    assert len(found[0]) == 6 and plain(found[1]) == plain(found[0])
+    assert len(found[0]) == 6 and without_times(found[1]) == without_times(found[0])
     names = [sorted(path.name for path in (tmp_path / one / "run" / "search").iterdir()) for one in ("here", "there")]
     assert names[0] == names[1]
     for file in ("best.toml", "round-0.json", "round-1.json"):

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from bertvision.files import SCRATCH
-from runs import Command, tiny_recipe
+from runs import Command, tiny_recipe, without_times
 from tunings import assert_same, tensors
 
-TIMES = {"train_seconds", "tuning_seconds", "feed_seconds", "head_seconds", "infer_seconds", "ms_per_question"}
 FILES = ["log.jsonl", "metrics.json", "recipe.toml", "report.html", "report.md", "study.json"]
 
 
@@ -34,8 +33,7 @@ def finished(directory: Path, **tables: object) -> Path:
 
 
 def scores(run: Path) -> list[dict]:
-    rows = json.loads((run / "metrics.json").read_text())
-    return [{key: value for key, value in row.items() if key not in TIMES} for row in rows]
+    return without_times(json.loads((run / "metrics.json").read_text()))
 
 
 def assert_same_run(run: Path, whole: Path) -> None:

@@ -16,7 +16,7 @@ from bertvision.train.learner import Learner
 from bertvision.train.search import Search, best_heads
 from bertvision.train.study import Study
 from bertvision.train.trials import Trials
-from runs import Command, bertvision, load, questions, recipe_of, tiny_recipe
+from runs import Command, bertvision, load, questions, recipe_of, tiny_recipe, without_times
 from tunings import Killed, job_of
 
 HEADS = [{"kind": "pool"}, {"kind": "compress", "size": 8}]
@@ -32,11 +32,6 @@ TRIALS, SIZE = 11, 4
 def search(directory: Path, trials: int = TRIALS, **tables: object) -> Search:
     study = Study(recipe_of(**(TABLES | tables)), directory / "run", quiet=True)
     return Search(study, trials=trials, size=SIZE)
-
-
-def plain(rows: list[dict]) -> list[dict]:
-    """Without what the clock decides."""
-    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
 
 def files(run: Path) -> list[str]:
@@ -98,7 +93,7 @@ def test_a_study_of_the_best_ends_where_its_trial_did(whole, tmp_path):
 
 def test_the_test_set_plays_no_part(whole, tmp_path):
     other = search(tmp_path, data={"test": questions(30, 9)})
-    assert plain(other.run()) == plain(whole[1])
+    assert without_times(other.run()) == without_times(whole[1])
 
 
 def die_in_step(monkeypatch, trial: int, step: int) -> None:
@@ -134,7 +129,7 @@ def test_killed_anywhere_it_ends_the_same(kill, trial, step, whole, tmp_path, mo
     with (tmp_path / "run" / "search" / "optuna.jsonl").open("a") as file:
         file.write('{"op_code": 4, "torn')
     (tmp_path / "run" / "search" / "optuna.jsonl.lock56b6.rename").write_text("")  # as Optuna leaves it
-    assert plain(search(tmp_path, snapshot_seconds=0).run()) == plain(whole[1])
+    assert without_times(search(tmp_path, snapshot_seconds=0).run()) == without_times(whole[1])
     assert files(tmp_path / "run") == files(whole[0].study.directory)
 
 
@@ -150,14 +145,14 @@ def test_killed_for_real_it_ends_the_same(tmp_path):
         done = bertvision(*args, cwd=tmp_path / name)
         assert done.code == 0, done.err
         runs[name] = json.loads(done.out)
-    assert plain(runs["killed"]["trials"]) == plain(runs["whole"]["trials"])
+    assert without_times(runs["killed"]["trials"]) == without_times(runs["whole"]["trials"])
     assert Path(runs["killed"]["best"]).is_file()
 
 
 def test_a_search_goes_on_with_more_trials(whole, tmp_path):
     first = search(tmp_path, trials=SIZE).run()
-    assert plain(search(tmp_path).run()) == plain(whole[1])
-    assert plain(first) == plain(whole[1][:SIZE])
+    assert without_times(search(tmp_path).run()) == without_times(whole[1])
+    assert without_times(first) == without_times(whole[1][:SIZE])
 
 
 def test_the_agenda_of_an_extended_search_is_what_happens(tmp_path):

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from bertvision.cli import app
 from bertvision.data.glue import GLUE
 from bertvision.errors import UserError
 from bertvision.files import load_tensors, write_json
@@ -21,6 +19,7 @@ from bertvision.train.run_dir import RunDir
 from bertvision.train.series import Series, variant_recipes
 from bertvision.train.stored import Stored
 from bertvision.train.study import Study
+from checks import shown
 from runs import questions, recipe_of, tiny_recipe
 from tables import labelled, scored, text_recipe
 
@@ -34,9 +33,7 @@ PAPER = [
 
 def command(*words: object) -> Any:
     """What `bertvision WORDS --json` prints."""
-    done = CliRunner().invoke(app, [*map(str, words), "--json"], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return json.loads(done.stdout)
+    return json.loads(shown(*words, "--json"))
 
 
 def series(**tables: object) -> Recipe:

@@ -78,12 +78,8 @@ def join_costs(costs: Mapping[Member, Cost]) -> Cost:
 
 def total_flops(parts: Iterable[int | None]) -> int | None:
     """The sum; None if a part is not known."""
-    total = 0
-    for part in parts:
-        if part is None:
-            return None
-        total += part
-    return total
+    known = list(parts)
+    return None if None in known else sum(filter(None, known))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Heads: States -> logits per position. `registry.HEADS` names them; each is imported when it is first used."""
 
-from bertvision.heads.base import (
+from bertvision.heads.head import (
     SPECS,
     Head,
     Reduce,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
 from bertvision.backbone.states import States
-from bertvision.heads.base import Count, Head, Impossible, in_slices, register
+from bertvision.heads.head import Count, Head, Impossible, in_slices, register
 
 HEADS = 8
 

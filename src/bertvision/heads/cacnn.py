@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, linear, pad
 
 from bertvision.backbone.states import States
-from bertvision.heads.base import Count, Head, Impossible, Odd, register
+from bertvision.heads.head import Count, Head, Impossible, Odd, register
 
 FILTERS = 64
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from bertvision.backbone.plan import Plan, Tuning, known_plan, known_shape
 from bertvision.errors import TooLarge, one_line
-from bertvision.heads.base import LIMITS, Option, head_size, options
+from bertvision.heads.head import LIMITS, Option, head_size, options
 from bertvision.registry import HEADS, TASKS
 
 

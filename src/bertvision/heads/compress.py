@@ -9,7 +9,7 @@ from torch.nn.functional import gelu, linear, pad
 
 from bertvision.backbone.states import States
 from bertvision.errors import UserError
-from bertvision.heads.base import CACHE, Count, Head, Impossible, Places, in_slices, register
+from bertvision.heads.head import CACHE, Count, Head, Impossible, Places, in_slices, register
 from bertvision.heads.pool import LayerPool
 
 

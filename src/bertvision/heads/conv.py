@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, dropout, gelu, linear, pad
 
 from bertvision.backbone.states import POOLED, States
-from bertvision.heads.base import Count, Head, Impossible, Share, eager_on_cpu, in_slices, register
 from bertvision.heads.compress import Squeeze
 from bertvision.heads.conv_deep import FullXception, Inception, ShortXception, Xception
+from bertvision.heads.head import Count, Head, Impossible, Share, eager_on_cpu, in_slices, register
 from bertvision.heads.pool import LayerPool, check_cls
 
 COMPRESSED = 386  # the size that the paper's heads of this kind use

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from bertvision.backbone.states import POOLED, Reads, States
-from bertvision.heads.base import Head, Impossible, Places, register
+from bertvision.heads.head import Head, Impossible, Places, register
 
 
 class LayerPool(nn.Module):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from bertvision.errors import UserError, nearest
-from bertvision.heads.base import Impossible, Odd, Option, Places, Share, check_spec, options
+from bertvision.heads.head import Impossible, Odd, Option, Places, Share, check_spec, options
 from bertvision.recipe import HeadEntry
 from bertvision.schema import Number, validate
 

@@ -16,7 +16,7 @@ from bertvision.devices import memory
 from bertvision.errors import TooLarge, UserError
 from bertvision.files import fitting, load_tensors, readable, save_tensors
 from bertvision.heads import SPECS, Head, build_head, head_name, saved_spec
-from bertvision.heads.base import head_size
+from bertvision.heads.head import head_size
 from bertvision.recipe import BankRecipe, Recipe, head_spec
 from bertvision.runtime import CPU
 from bertvision.states.layout import Selection

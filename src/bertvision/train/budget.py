@@ -31,7 +31,7 @@ from bertvision.backbone.tuning import apply, first_trained
 from bertvision.data.splits import sources_of
 from bertvision.errors import UserError, nearest
 from bertvision.evaluate.score import join_costs
-from bertvision.heads.base import Head, build_head
+from bertvision.heads.head import Head, build_head
 from bertvision.recipe import has_heads, head_spec, reached
 from bertvision.states.layout import Layout
 from bertvision.train.bank import HeadBank, at_fractions

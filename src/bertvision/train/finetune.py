@@ -27,6 +27,7 @@ from bertvision.data.batches import collate
 from bertvision.data.windows import Windows
 from bertvision.devices import find_precision
 from bertvision.errors import UserError
+from bertvision.evaluate.score import total_flops
 from bertvision.files import fitting, load_tensors, save_tensors, sync
 from bertvision.heads import SPECS, Head, build_head, saved_spec
 from bertvision.recipe import BankRecipe, FinetuneRecipe, head_spec
@@ -143,7 +144,7 @@ def finetune(
             if along:  # first: a checkpoint that exists has its heads
                 along.bank.save(along.path(epoch), training_notes(others, None, job.identity))
             seconds = feed.seconds + learner.seconds
-            flops = None if feed.flops is None or learner.flops is None else feed.flops + learner.flops
+            flops = total_flops([feed.flops, learner.flops])
             about = {"head": spec, "specs": SPECS, "epoch": epoch, "step": step, "seconds": seconds, "flops": flops}
             checkpoints[epoch].save(backbone, tuning, head, about | {"seed": seed, "identity": job.identity})
             job.journal.log("checkpoint", seed=seed, epoch=epoch, step=step, seconds=round(seconds, 2))

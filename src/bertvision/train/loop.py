@@ -21,6 +21,7 @@ from bertvision.backbone.flops import NO_FLOPS, Flops, added
 from bertvision.backbone.states import States
 from bertvision.data.batches import Batch, BatchPlan, by_length, collate
 from bertvision.data.windows import Windows
+from bertvision.evaluate.score import total_flops
 from bertvision.files import load_tensors, remove, save_tensors
 from bertvision.recipe import BankRecipe, Training
 from bertvision.runtime import CPU, Runtime, Timed
@@ -114,7 +115,7 @@ class Feed(Timed):
     def charge(self, other: "Feed") -> None:
         """Takes over what another feed has spent."""
         self.seconds += other.seconds
-        self.flops = None if self.flops is None or other.flops is None else self.flops + other.flops
+        self.flops = total_flops([self.flops, other.flops])
         other.seconds, other.flops = 0.0, 0
 
 
