@@ -75,14 +75,15 @@ class Work:
         return known[self.metric](points.values), *score_interval(points, self.metric)
 
 
-def by_fit(work: Work) -> NDArray[Any]:
+def by_fit(work: Work, steps: int | None = None) -> NDArray[Any]:
+    """steps: the first ones of fit alone, however long they take."""
     columns = [f"text{place}" for place in range(len(work.train[0].texts))]
     with tempfile.TemporaryDirectory() as directory:
         paths = {name: Path(directory) / f"{name}.jsonl" for name in ("train", "test")}
         for name, examples in (("train", work.train), ("test", work.test)):
             rows = [{**dict(zip(columns, one.texts)), "label": one.target} for one in examples]
             paths[name].write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-        options: dict[str, Any] = {"minutes": work.minutes, "encoder": work.encoder, "seed": work.seed}
+        options: dict[str, Any] = {"minutes": work.minutes, "steps": steps, "encoder": work.encoder, "seed": work.seed}
         options |= {"test": str(paths["test"]), "out": Path(directory) / "run"}  # test: reported on, never chosen on
         reader = fit(paths["train"], text=columns, label="label", **options).reader()
         texts = [[one.texts[place] for one in work.test] for place in range(len(columns))]
@@ -192,7 +193,13 @@ def by_setfit(work: Work) -> NDArray[Any]:
         return np.array([int(label) for label in model.predict([one.texts[0] for one in work.test])])
 
 
-WAYS = {"fit": by_fit, "regression": by_regression, "trainer": by_trainer, "setfit": by_setfit}
+FIRST = {f"fit-{steps}": functools.partial(by_fit, steps=steps) for steps in (1, 2)}
+WAYS: dict[str, Callable[[Work], NDArray[Any]]] = FIRST | {
+    "fit": by_fit,
+    "regression": by_regression,
+    "trainer": by_trainer,
+    "setfit": by_setfit,
+}
 KEY = ("task", "per_class", "minutes", "seed", "way")
 
 
@@ -235,7 +242,10 @@ def main() -> None:
     parser.add_argument("--per-class", type=int, help="of its sizes this one")
     parser.add_argument("--minutes", type=float, help="instead of 1, 5 and 15")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--ways", default=",".join(WAYS))
+    usual = ",".join(way for way in WAYS if way not in FIRST)
+    parser.add_argument(
+        "--ways", default=usual, help=f"instead of {usual}; also fit-1 and fit-2, its first steps alone"
+    )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--processor-time", action="store_true", help="minutes of the processor, not of the clock")
     parser.add_argument("--json", type=Path, help="a line for each result; results that it has are not measured again")
