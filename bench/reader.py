@@ -2,6 +2,7 @@
 
 python bench/reader.py [--quick] [--json] [--backbone marco] [--questions 64]
 python bench/reader.py --reader pocket    # one reader in each engine against plain loops: transformers, and ONNX int8
+python bench/reader.py --heads            # what heads add to the bare backbone alone, in processor time, 15 rounds
 
 All that is compared runs in turns on the same questions with the same weights; a ratio is the median of the rounds'.
 """
@@ -9,6 +10,7 @@ All that is compared runs in turns on the same questions with the same weights; 
 import argparse
 import json
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,13 +52,18 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print JSON and nothing else")
     parser.add_argument("--backbone", default="marco")
     parser.add_argument("--reader", default="", help="measure this reader and nothing else")
+    parser.add_argument("--heads", action="store_true", help="measure what heads add, in processor time, and no more")
     parser.add_argument("--data", default="sample:test", help="where the questions come from")
     parser.add_argument("--questions", type=int, default=64)
     given = parser.parse_args()
     rounds, count = (3, 16) if given.quick else (5, given.questions)
     pairs = [(one.question, one.context) for one in records(load_articles(given.data))[:count]]
     found = {"questions": count, "threads": torch.get_num_threads()}
-    found |= one_reader(given.reader, pairs, rounds) if given.reader else parts(given.backbone, pairs, rounds)
+    if given.heads:
+        backbone = Backbone.load(given.backbone)
+        found |= against_bare_backbone(backbone, heads_of(backbone), pairs, 3 * rounds, time.process_time)
+    else:
+        found |= one_reader(given.reader, pairs, rounds) if given.reader else parts(given.backbone, pairs, rounds)
     if given.json:
         print(json.dumps(found))
         return
@@ -89,9 +96,7 @@ def one_reader(name: str, pairs: Sequence[Pair], rounds: int) -> dict[str, float
 def parts(name: str, pairs: Sequence[Pair], rounds: int) -> dict[str, Any]:
     """What each part of a reader costs, with heads that know nothing: they take as long as those that do."""
     backbone = Backbone.load(name)
-    torch.manual_seed(0)
-    shape: dict[str, Any] = {"layers": backbone.layers, "width": backbone.width, "task": "spans"}
-    heads = {name: build_head(spec, **shape).eval() for name, spec in HEADS.items()}
+    heads = heads_of(backbone)
     reader = reader_of(backbone, heads, ["last"])
     return {
         "tokens": sum(reader.tokens(pairs)),
@@ -101,11 +106,17 @@ def parts(name: str, pairs: Sequence[Pair], rounds: int) -> dict[str, Any]:
     }
 
 
-def warm_race(*ways: Callable[[], object], rounds: int) -> Race:
+def heads_of(backbone: Backbone) -> dict[str, Head]:
+    torch.manual_seed(0)
+    shape: dict[str, Any] = {"layers": backbone.layers, "width": backbone.width, "task": "spans"}
+    return {name: build_head(spec, **shape).eval() for name, spec in HEADS.items()}
+
+
+def warm_race(*ways: Callable[[], object], rounds: int, clock: Callable[[], float] = time.perf_counter) -> Race:
     """A race after one round that does not count."""
     for way in ways:
         way()
-    return Race(*ways, rounds=rounds)
+    return Race(*ways, rounds=rounds, clock=clock)
 
 
 def reader_of(backbone: Backbone, heads: dict[str, Head], members: Sequence[str]) -> Reader:
@@ -187,7 +198,11 @@ def _linear(head: Head) -> list[str]:
 
 
 def against_bare_backbone(
-    backbone: Backbone, heads: dict[str, Head], pairs: Sequence[Pair], rounds: int
+    backbone: Backbone,
+    heads: dict[str, Head],
+    pairs: Sequence[Pair],
+    rounds: int,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
     """What each head adds to the pass of the bare backbone, in percent. The bare one delivers its last layer, by
     the same packed kernels."""
@@ -204,7 +219,7 @@ def against_bare_backbone(
         engine = reader_of(backbone, heads, [name]).engine
         return lambda: [engine.logits(batch, ["spans"]) for batch in batches] and None
 
-    race = warm_race(bare, *map(with_head, heads), rounds=rounds)
+    race = warm_race(bare, *map(with_head, heads), rounds=rounds, clock=clock)
     return {
         f"{name} adds to the bare backbone, % (at most 8)": 100 * (race.ratio(number) - 1)
         for number, name in enumerate(heads, start=1)

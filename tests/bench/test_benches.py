@@ -44,6 +44,16 @@ def test_both_ways_to_decode_find_the_same_answers(bench):
     assert ours == decode.plain_answers(data, decode.offsets_of(data.windows), logits)
 
 
+def test_a_race_is_timed_by_the_clock_it_is_given(bench):
+    now = [0.0]
+
+    def takes(length):
+        now[0] += length
+
+    race = bench("side_by_side").Race(lambda: takes(2), lambda: takes(5), rounds=3, clock=lambda: now[0])
+    assert (race.seconds(0), race.seconds(1), race.ratio()) == (2, 5, 2.5)
+
+
 def test_without_data_a_bench_says_what_to_do(bench, monkeypatch, tmp_path, capsys):
     side_by_side = bench("side_by_side")
     monkeypatch.setenv("BERTVISION_DATA", str(tmp_path))
