@@ -58,3 +58,11 @@ def test_layers_that_cannot_be(reads):
 
 def test_how_they_are_spelt():
     assert [spelt(reads) for reads in ("all", "last", (0, 6, 12))] == ["all", "last", "0,6,12"]
+
+
+def test_cls_is_contiguous_however_the_states_lie():
+    """A product with a view copies the weights once per row: heads on [CLS] beside heads on all tokens, in one bank,
+    took a hundred times as long."""
+    layers = torch.randn(4, 5, 3, 8).transpose(1, 2)  # (batch, layer, token, width), token by token as in a store
+    states = States(layers, torch.ones(4, 5, dtype=torch.bool))
+    assert states.cls().layers.is_contiguous() and torch.equal(states.cls().layers, layers[:, :, :1])

@@ -41,7 +41,8 @@ class States:
 
     def cls(self) -> "States":
         """The states of [CLS] alone, (batch, layer, 1, width)."""
-        return States(self.layers[:, :, :1], self.mask[:, :1], self.numbers)
+        # Contiguous: a product with a view would copy the weights once per row.
+        return States(self.layers[:, :, :1].contiguous(), self.mask[:, :1], self.numbers)
 
     def only(self, reads: Reads) -> "States":
         """The same states, of no more layers than these; a view where they are neighbours."""
