@@ -12,6 +12,8 @@ from bertvision.runtime import Runtime
 from bertvision.train.learner import Gradient, Learner, Task
 from bertvision.train.loop import Feed
 
+TALL = 4  # a matrix with more rows than this per column, such as word embeddings: a step touches few of its rows
+
 
 def check_parts(runtime: Runtime) -> None:
     """UserError unless the processes can share the micro-batches of a step."""
@@ -108,9 +110,22 @@ def _over_processes(own: Gradient, rows: Sequence[int], learner: Learner, runtim
     like = [*learner.named.values(), torch.zeros((), device=runtime.device)]  # the loss comes last
     learner.moved = learner.moved or runtime.any([one is not None for one in own] or [False] * len(like))
     plain = [torch.zeros_like(one) if value is None else value for one, value in zip(like, own or [None] * len(like))]
-    flat = torch.cat([value.flatten() for value in plain])
+    touched = [_touched(value, runtime) for value in plain]
+    sent = [value if places is None else value[places] for value, places in zip(plain, touched)]
+    flat = torch.cat([value.flatten() for value in sent])
     size = len(branch(runtime))
     filled = [any(rows[first : first + size]) for first in range(0, size * runtime.world, size)]
     flat = runtime.tree_sum(flat, filled) if runtime.reduce == "exact" else runtime.all_reduce(flat)
-    pieces: Sequence[Tensor] = flat.split([one.numel() for one in like])
-    return [piece.view_as(one) if moved else None for piece, one, moved in zip(pieces, like, learner.moved)]
+    pieces = [piece.view_as(one) for piece, one in zip(flat.split([one.numel() for one in sent]), sent)]
+    whole = [
+        piece if places is None else value.zero_().index_copy_(0, places, piece)
+        for piece, places, value in zip(pieces, touched, plain)
+    ]
+    return [value if moved else None for value, moved in zip(whole, learner.moved)]
+
+
+def _touched(gradient: Tensor, runtime: Runtime) -> Tensor | None:
+    """The rows of a tall matrix that are not zero in every process: no others are sent. None for all of them."""
+    if gradient.ndim != 2 or len(gradient) <= TALL * gradient.shape[1]:
+        return None
+    return runtime.all_reduce(gradient.any(dim=1).to(torch.int32)).nonzero().flatten()
