@@ -66,7 +66,7 @@ SHORTER = {
         ),
     ),
     "reproduction": (
-        *("finetune.precision=fp32", "runtime.precision=fp32", "seeds=[1]"),
+        *("finetune.precision=fp32", "runtime.precision=fp32", "bank.precision=fp32", "seeds=[1]"),
         *("finetune.epochs=1", "finetune.checkpoints=[0, 0.3]", "bank.at=[0.3, 1]"),
     ),
     "pocket-study": (  # three blocks have no last six

@@ -163,6 +163,9 @@ class BankRecipe(Training):
     """Epochs of the heads' training after which they are scored too, beside the end (not with `feed = "along"`)."""
     fractions: tuple[Annotated[float, Interval(ge=0.001, le=1)], ...] = (1.0,)
     """Shares of the training set: every head is trained once per share, all in the same passes."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """How the products of heads are computed while they are trained; their weights and their scores stay fp32. `bf16`
+    is an error where the device has no instructions for it."""
     solve: bool = False
     """Heads that are one linear map of the reduced states (`last`, `probe`, `pool weights = "mean"`) are not trained in
     steps: L-BFGS finds the least loss with a penalty on the weights, chosen by cross-validation. For labels, scores."""

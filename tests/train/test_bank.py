@@ -5,7 +5,9 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from torch.nn.utils import parameters_to_vector
 
+from bertvision import devices
 from bertvision.backbone.states import States
 from bertvision.data.batches import collate, nested_fraction
 from bertvision.errors import UserError
@@ -52,6 +54,21 @@ def test_all_kinds_learn_in_one_bank(all_kinds):
 def test_a_head_does_not_notice_the_others(entry, all_kinds, tmp_path):
     alone = bank_trained(tmp_path, [entry])
     assert same(alone[alone.names[0]], all_kinds[alone.names[0]])
+
+
+def test_bf16(all_kinds, tmp_path, monkeypatch):
+    """Every kind learns in bf16 products; weights stay fp32 and end near those of fp32."""
+    if devices.has_bf16():
+        found = bank_trained(tmp_path, [*KINDS, *FORMS], precision="bf16")
+        fresh = HeadBank([*KINDS, *FORMS], **SHAPE, seed=1)
+        assert all(value.dtype != torch.bfloat16 for value in found.state_dict().values())
+        for name, head in found.items():
+            begun, exact, near = (parameters_to_vector(one.parameters()) for one in (fresh[name], all_kinds[name], head))
+            assert not torch.equal(near, exact), name
+            assert (near - exact).norm() < 0.5 * (exact - begun).norm(), name
+    monkeypatch.setattr(devices, "has_bf16", lambda device: False)
+    with pytest.raises(UserError, match=r"bank\.precision: this processor has no instructions for bf16"):
+        bank_trained(tmp_path / "refused", KINDS[:1], precision="bf16")
 
 
 def test_the_order_in_the_bank_does_not_matter(all_kinds, tmp_path):

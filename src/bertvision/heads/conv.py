@@ -32,9 +32,10 @@ class LaidOut(torch.autograd.Function):
         padded = pad(image, (LARGEST // 2, LARGEST // 2, rows // 2, rows // 2))
         windows = padded.unfold(2, rows, 1).unfold(3, LARGEST, STRIDE)  # (B, C, S, W', rows, 7)
         windows = windows.permute(0, 2, 3, 1, 4, 5).flatten(3)  # (B, S, W', C * rows * 7)
-        ctx.save_for_backward(windows, kernel)
+        found = linear(windows, kernel.flatten(1), bias)
+        ctx.save_for_backward(windows.to(found.dtype), kernel.to(found.dtype))  # bf16 under autocast
         ctx.width = image.shape[3]
-        return linear(windows, kernel.flatten(1), bias)
+        return found
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:

@@ -12,7 +12,7 @@ from bertvision.backbone.flops import head_work
 from bertvision.backbone.states import Reads, States, together
 from bertvision.data.batches import BatchPlan
 from bertvision.data.windows import Windows
-from bertvision.devices import memory
+from bertvision.devices import find_precision, memory
 from bertvision.errors import TooLarge, UserError
 from bertvision.files import fitting, load_tensors, readable, save_tensors
 from bertvision.heads import SPECS, Head, build_head, head_name, saved_spec
@@ -161,6 +161,8 @@ def _refuse_above_memory(key: str, needed: int) -> None:
 
 def bank_learners(bank: HeadBank, recipe: BankRecipe, windows: Windows, plan: BatchPlan, seed: int) -> list[Learner]:
     """A learner for every head of the bank, in training mode."""
+    for one in list(bank.parameters())[:1]:
+        find_precision(recipe.precision, one.device.type, "bank.precision")
     entries = [(entry, float(entry.get("fraction", 1))) for entry in bank.entries]
     shares = {
         fraction: Share(windows, plan, fraction, batch_size=recipe.batch_size, seed=seed) if fraction < 1 else None

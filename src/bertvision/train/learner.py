@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -17,7 +18,7 @@ from bertvision.data.batches import Batch, BatchPlan, nested_fraction
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
 from bertvision.heads import Head
-from bertvision.recipe import Training
+from bertvision.recipe import BankRecipe, Training
 from bertvision.runtime import CPU, Runtime, Timed
 
 Gradient = list[Tensor | None]  # one for each parameter, None where the loss does not depend on it; the loss comes last
@@ -54,6 +55,7 @@ class Learner(Timed):
         super().__init__()
         self.name, self.head, self.clip, self.seed, self.share = name, head, training.clip, seed, share
         self.joint = backbone is not None
+        self.in_bf16 = isinstance(training, BankRecipe) and training.precision == "bf16"
         trained = {f"head.{key}": (p, training.learning_rate) for key, p in head.named_parameters()}
         trained |= {f"backbone.{key}": found for key, found in (backbone or {}).items()}
         self.named = {key: parameter for key, (parameter, _) in trained.items()}
@@ -150,7 +152,9 @@ class Learner(Timed):
 
     def _loss(self, states: States, batch: Batch, task: Task, part: tuple[int, ...], runtime: Runtime) -> Tensor:
         with runtime.seed(self.seed, self.name, *part):  # the head's own dropout
-            return task.loss(self.head.logits(states if self.joint else states.detach()), batch)
+            with runtime.autocast() if self.in_bf16 else nullcontext():
+                logits = self.head.logits(states if self.joint else states.detach())
+            return task.loss(logits.float(), batch)
 
     def _see(self, what: str, value: Tensor, step: int) -> Tensor:
         """Notes a loss or a gradient's norm, without waiting for it; 1 if anything so far was not finite."""

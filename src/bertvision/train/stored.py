@@ -142,6 +142,8 @@ def trained_part(recipe: Recipe, runtime: Any) -> dict[str, Any]:
     plain["bank"].pop("at")
     if not recipe.bank.solve:
         plain["bank"].pop("solve")
+    if recipe.bank.precision == "fp32":
+        plain["bank"].pop("precision")
     if not recipe.finetune.biases:
         plain["finetune"].pop("biases")
     del plain["runtime"]
