@@ -192,8 +192,6 @@ def test_names_are_readable_and_unique():
     files = [file_name(name).lower() for name in names]
     assert len(set(files)) == len(files)
     assert not any(set(name) & set('/\\: "') for name in files)
-    with pytest.raises(UserError, match="is how an ensemble is called"):
-        unique_names([{"kind": "pool", "name": "backbone + pool"}])
 
 
 def test_a_file_that_is_no_bank_is_refused_in_one_line(tmp_path):

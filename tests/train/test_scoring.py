@@ -292,13 +292,17 @@ def test_what_members_take(study):
         (["pool, mean", "pool"], {}, ["max", "mean"]),
         (["pool", "pool @ 50 %"], {"fractions": [1.0, 0.5]}, ["max"]),
         (["pool", "pool, epoch 0.5"], {"checkpoints": [0.5]}, ["max"]),
+        (["pool", "backbone + pool"], {}, ["max"]),
+        (["greedy ensemble"], {}, ["max"]),
+        (["Backbone + best head"], {}, ["mean"]),
+        (["ensemble (mean)"], {}, ["max"]),
     ],
 )
-def test_names_that_would_share_a_file_are_refused(heads, bank, hows):
+def test_names_of_two_things_are_refused(heads, bank, hows):
     entries = [{"kind": "pool", "name": name} for name in heads]
     with pytest.raises(UserError, match=r"heads: .* is also the name of another"):
         check_names(recipe_of(heads=entries, bank=bank, evaluate={"ensembles": hows}))
-    check_names(recipe_of(heads=[{"kind": "pool", "name": name} for name in ("a", "b", "a + b")]))
+    check_names(recipe_of(heads=[{"kind": "pool", "name": name} for name in ("a", "b", "a + b", "backbone + c")]))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from bertvision.backbone.states import Reads, States, together
 from bertvision.data.batches import BatchPlan
 from bertvision.data.windows import Windows
 from bertvision.devices import find_precision, memory
-from bertvision.errors import TooLarge, UserError
+from bertvision.errors import TooLarge
 from bertvision.files import fitting, load_tensors, readable, save_tensors
 from bertvision.heads import SPECS, Head, build_head, head_name, saved_spec
 from bertvision.heads.head import head_size
@@ -107,8 +107,6 @@ def unique_names(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     taken = {"backbone"}
     for entry in entries:
         name = base = str(entry.get("name") or head_name(_spec(entry)))
-        if base.startswith("backbone + "):
-            raise UserError(f"heads: {base!r} is how an ensemble is called; give the head another name")
         number = 1
         while file_name(name).lower() in taken:
             number += 1

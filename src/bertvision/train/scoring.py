@@ -17,7 +17,7 @@ from bertvision.backbone.states import together
 from bertvision.data.batches import Batch, Ragged, by_length, collate
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
-from bertvision.evaluate.ensemble import Ensemble, How, Member
+from bertvision.evaluate.ensemble import HOWS, Ensemble, How, Member
 from bertvision.evaluate.score import WEIGHT_BYTES, Cost, Score, join_costs, total_flops
 from bertvision.heads import Head
 from bertvision.recipe import EvaluateRecipe, Recipe
@@ -100,11 +100,13 @@ def planned_heads(recipe: Recipe) -> list[tuple[str, float]]:
 
 
 def check_names(recipe: Recipe) -> None:
-    """UserError if two ensembles would write the same file of predictions."""
+    """UserError if two ensembles would write the same file of predictions, or a head is called like an ensemble."""
     ages = [None, *(age for age in recipe.bank.checkpoints if age < recipe.bank.epochs)]
     heads = [Member(name, 0, 0.0, share, age) for age in ages for name, share in planned_heads(recipe)]
     planned = Members(None, dict.fromkeys([Member("", 0, 0.0), *heads]))  # type: ignore[arg-type]
-    taken: set[str] = set()
+    own = (Member("", 0, 0.0),)
+    later = [Ensemble(own, how=how, chosen=chosen) for how in HOWS for chosen in ("best", "greedy", "given")]
+    taken = {file_name(one.name).lower() for one in later}
     for one in [*planned.singles, *planned.pairs(recipe.evaluate.ensembles)]:
         name = file_name(one.parts).lower()
         if name in taken:
