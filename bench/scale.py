@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
+from bertvision import toml
 from bertvision.backbone.backbone import Backbone
 from bertvision.data.squad import Record, write_articles
-from bertvision.recipe import from_table, load_recipe, to_toml
+from bertvision.recipe import from_table, load_recipe
 from bertvision.train import make_run
 from bertvision.train.cells import Cells
 from bertvision.train.workers import Processes, View, fill
@@ -85,7 +86,7 @@ def write_recipe(place: Path, questions: int) -> Path:
         "finetune": {"epochs": 1},
         "heads": [],
     }
-    (place / "scale.toml").write_text(to_toml(from_table(table)), encoding="utf-8")
+    (place / "scale.toml").write_text(toml.write(from_table(table)), encoding="utf-8")
     return place / "scale.toml"
 
 

@@ -22,13 +22,14 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
+from bertvision import toml
 from bertvision.backbone.backbone import Backbone
 from bertvision.data.batches import Batch
 from bertvision.data.sources import load_articles
 from bertvision.data.squad import write_articles
 from bertvision.evaluate.ensemble import Ensemble, Member
 from bertvision.heads import Head
-from bertvision.recipe import DataRecipe, EvaluateRecipe, Recipe, from_table, to_toml
+from bertvision.recipe import DataRecipe, EvaluateRecipe, Recipe, from_table
 from bertvision.runtime import start_runtime
 from bertvision.states import write
 from bertvision.tasks import Dataset, Spans
@@ -121,7 +122,7 @@ def recipe_of(**tables: object) -> Recipe:
 
 def tiny_recipe(path: Path, **tables: object) -> Path:
     """`recipe_of` written to a file."""
-    path.write_text(to_toml(recipe_of(**tables)), encoding="utf-8")
+    path.write_text(toml.write(recipe_of(**tables)), encoding="utf-8")
     return path
 
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertvision import toml
 from bertvision.errors import UserError
-from bertvision.recipe import HeadEntry, Recipe, from_table, head_spec, load_recipe, to_toml
+from bertvision.recipe import HeadEntry, Recipe, from_table, head_spec, load_recipe
 from bertvision.reference import json_schema, reference
 from bertvision.schema import keys
 from checks import error_of
@@ -41,7 +42,7 @@ def test_an_empty_file_is_the_default_recipe(written):
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.toml")), ids=lambda path: path.name)
 def test_the_recipes_of_the_project_are_right(path):
     recipe = load_recipe(path)
-    assert from_table(tomllib.loads(to_toml(recipe))) == recipe
+    assert from_table(tomllib.loads(toml.write(recipe))) == recipe
 
 
 @pytest.mark.parametrize(
@@ -238,13 +239,13 @@ def test_a_recipe_survives_the_way_to_toml_and_back(
             "paper": paper,
         }
     )
-    assert from_table(tomllib.loads(to_toml(recipe))) == recipe
+    assert from_table(tomllib.loads(toml.write(recipe))) == recipe
 
 
 @pytest.mark.parametrize("text", ["\x7f", "\x00\x1f", "\u2028\x85", '"""', "\\", "\r\n\t", "# [x]", "é😀"])
 def test_awkward_texts_survive_too(text):
     recipe = from_table({"title": text, "paper": [{text: text}]})
-    assert from_table(tomllib.loads(to_toml(recipe))) == recipe
+    assert from_table(tomllib.loads(toml.write(recipe))) == recipe
 
 
 def test_a_recipe_cannot_be_changed():

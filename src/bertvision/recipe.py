@@ -346,8 +346,3 @@ def reached(epochs: float, checkpoints: Iterable[float]) -> list[float]:
 def has_heads(recipe: Recipe, epoch: float) -> bool:
     """Whether a checkpoint of the backbone has a bank."""
     return bool(recipe.heads) and (not recipe.bank.at or epoch in recipe.bank.at)
-
-
-def to_toml(recipe: Recipe) -> str:
-    """The whole recipe, defaults included, as TOML that `load_recipe` reads back to an equal recipe."""
-    return toml.write(recipe)

@@ -11,7 +11,7 @@ from bertvision.evaluate.ensemble import BEST, GREEDY, Ensemble, Member
 from bertvision.evaluate.score import Score
 from bertvision.report.reading import Study, study_of
 from bertvision.report.rows import Row, summarise
-from bertvision.train.contents import Contents
+from bertvision.train.run_contents import Contents
 
 Plain = dict[str, Any]
 

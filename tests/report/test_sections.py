@@ -22,7 +22,7 @@ from bertvision.report.sections import (
 )
 from bertvision.report.sentences import row_notes, summary_sentences
 from bertvision.train.bank import unique_names
-from bertvision.train.contents import read_losses
+from bertvision.train.run_contents import read_losses
 from report.rows import row, scored, study, summarised
 
 F1 = Metric("f1", "F1", 2)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bertvision import toml
 from bertvision.backbone.checkpoint import trained_state
 from bertvision.data.sources import load_articles
 from bertvision.data.squad import records
@@ -19,11 +20,10 @@ from bertvision.evaluate.ensemble import Ensemble, Member
 from bertvision.evaluate.score import Score
 from bertvision.evaluate.squad import score
 from bertvision.files import load_whole, write_json
-from bertvision.recipe import to_toml
 from bertvision.serve.build import Wanted, build_reader, leave_reader
 from bertvision.serve.config import TaskConfig
 from bertvision.serve.reader import Reader
-from bertvision.train.choose import ensemble_run
+from bertvision.train.ensembling import ensemble_run
 from bertvision.train.run_dir import file_name
 from bertvision.train.study import Study
 from checks import error_of, shown
@@ -231,7 +231,7 @@ def test_a_study_without_heads_has_a_reader(tmp_path):
 def test_what_was_not_scored_is_refused(run, copy, tmp_path):
     (copy / "seed-1" / "heads-1.safetensors").unlink()
     series = Path(shutil.copytree(run, tmp_path / "series"))
-    (series / "recipe.toml").write_text(to_toml(recipe_of(variants=[{"name": "RTE"}, {"name": "CoLA"}])))
+    (series / "recipe.toml").write_text(toml.write(recipe_of(variants=[{"name": "RTE"}, {"name": "CoLA"}])))
     for place, wanted, says in (
         (run, Wanted(members=["pool", "compress size=8"]), "nothing like this was scored; there is: backbone"),
         (run, Wanted(seed=7), "nothing like this was scored"),

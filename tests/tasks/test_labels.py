@@ -12,7 +12,7 @@ from bertvision.data.windows import Windows
 from bertvision.errors import UserError
 from bertvision.recipe import DataRecipe, EvaluateRecipe
 from bertvision.tasks import Dataset, Labels, Score, Spans
-from bertvision.tasks.base import Said
+from bertvision.tasks.base import Judged
 from bertvision.tasks.labels import LabelCollector, LabelPredictions
 from encoders import plain_tokenizer
 from real import DATA
@@ -244,7 +244,11 @@ def test_scores_and_points_say_the_same():
 
 
 def test_analysis_by_hand():
-    members = {"backbone": Said(BACKBONE, 0.0, True), "head": Said(HEAD, 0.0, True), "both": Said(HEAD, 0.0, False)}
+    members = {
+        "backbone": Judged(BACKBONE, 0.0, True),
+        "head": Judged(HEAD, 0.0, True),
+        "both": Judged(HEAD, 0.0, False),
+    }
     found = Labels(("no", "yes")).analyse(four([0, 0, 1, 1]), members)
     told = found["members"]["backbone"]
     assert told["accuracy"] == 50.0
@@ -265,6 +269,6 @@ def test_analysis_by_hand():
 
 def test_more_than_two_labels_have_no_auroc():
     three = LabelPredictions(IDS, ("a", "b", "c"), np.eye(3)[[0, 1, 2, 2]])
-    found = Labels(("a", "b", "c")).analyse(four([0, 1, 2, 0]), {"x": Said(three, 0.0, True)})["members"]["x"]
+    found = Labels(("a", "b", "c")).analyse(four([0, 1, 2, 0]), {"x": Judged(three, 0.0, True)})["members"]["x"]
     assert found["confusion"]["matrix"] == [[1, 0, 1], [0, 1, 0], [0, 0, 1]]
     assert "auroc" not in found

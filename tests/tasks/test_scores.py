@@ -12,7 +12,7 @@ from bertvision.data.tables import Example
 from bertvision.errors import UserError
 from bertvision.recipe import DataRecipe, EvaluateRecipe
 from bertvision.tasks import Dataset, Score
-from bertvision.tasks.base import Said
+from bertvision.tasks.base import Judged
 from bertvision.tasks.scores import Scale, ScoreCollector, ScorePredictions
 from encoders import plain_tokenizer
 from tables import scored, text_recipe
@@ -106,7 +106,7 @@ def test_scores_and_points():
 def test_analysis_by_hand():
     one = ScorePredictions(IDS, np.array([1.5, 4.0, 1.0, 4.0]))
     other = ScorePredictions(IDS, np.array([1.5, 3.0, 2.0, 0.0]))
-    found = Score().analyse(four(1, 2, 3, 4), {"one": Said(one, 0.0, True), "other": Said(other, 0.0, True)})
+    found = Score().analyse(four(1, 2, 3, 4), {"one": Judged(one, 0.0, True), "other": Judged(other, 0.0, True)})
     assert found["members"]["other"]["absolute_error"] == pytest.approx((0.5 + 1 + 1 + 4) / 4)
     assert found["members"]["other"]["bias"] == pytest.approx((0.5 + 1 - 1 - 4) / 4)
     pearson = np.corrcoef(one.numbers, other.numbers)[0, 1]

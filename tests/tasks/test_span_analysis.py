@@ -7,7 +7,7 @@ import pytest
 
 from bertvision.data.squad import Record
 from bertvision.tasks import Dataset, Spans
-from bertvision.tasks.base import Said, disputes, take_turns
+from bertvision.tasks.base import Judged, disputes, take_turns
 from bertvision.tasks.decode import SpanPredictions
 from bertvision.tasks.spans import answer_length, by_group, context_lengths, judge, sorts_of_mistake, two_best
 
@@ -56,7 +56,11 @@ HEAD = predictions(
 
 @pytest.fixture(scope="module")
 def analysis():
-    members = {"backbone": Said(BACKBONE, 0.0, True), "head": Said(HEAD, 0.0, True), "both": Said(HEAD, 0.0, False)}
+    members = {
+        "backbone": Judged(BACKBONE, 0.0, True),
+        "head": Judged(HEAD, 0.0, True),
+        "both": Judged(HEAD, 0.0, False),
+    }
     windows = SimpleNamespace(example=np.array([0, 1, 2, 2, 3, 4]), lengths=np.array([20, 30, 7, 40, 50, 60]))
     return Spans().analyse(Dataset("", [], RECORDS, windows), members)
 

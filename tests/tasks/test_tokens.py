@@ -16,7 +16,7 @@ from bertvision.data.conll import Sentence
 from bertvision.errors import UserError
 from bertvision.recipe import DataRecipe, EvaluateRecipe
 from bertvision.tasks import Dataset
-from bertvision.tasks.base import Said
+from bertvision.tasks.base import Judged
 from bertvision.tasks.tokens import NONE, TokenPredictions, Tokens, entities, make_windows
 from checks import shown
 from encoders import plain_tokenizer
@@ -172,7 +172,7 @@ def test_what_cannot_be_learnt_is_refused(tmp_path):
 def test_analysis_by_hand():
     data = dataset([["B-PER", "O"], ["B-LOC", "I-LOC"], ["O"]])
     one, other = said([["B-PER", "O"], ["B-LOC", "O"], ["O"]]), said([["O", "O"], ["B-LOC", "O"], ["O"]])
-    found = Tokens(LABELS).analyse(data, {"one": Said(one, 0.0, True), "other": Said(other, 0.0, True)})
+    found = Tokens(LABELS).analyse(data, {"one": Judged(one, 0.0, True), "other": Judged(other, 0.0, True)})
     assert found["agreement"]["matrix"] == [[1.0, 0.8], [0.8, 1.0]]
     told = found["members"]["one"]
     assert told["by_type"] == [

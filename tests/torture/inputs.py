@@ -9,11 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from bertvision import toml
 from bertvision.backbone.loading import tokenizer_of
 from bertvision.data.conll import load_conll
 from bertvision.data.sources import load_articles, read_examples
 from bertvision.files import write_json
-from bertvision.recipe import DataRecipe, Recipe, load_recipe, to_toml
+from bertvision.recipe import DataRecipe, Recipe, load_recipe
 from bertvision.schema import keys
 from bertvision.serve.reader import Reader
 from bertvision.serve.reader_dir import read_config
@@ -61,7 +62,7 @@ def originals() -> dict[str, bytes]:
         search=[{"key": "learning_rate", "low": 1e-5, "high": 1e-1, "log": True}],
     )
     return {
-        "recipe": to_toml(rich).encode(),
+        "recipe": toml.write(rich).encode(),
         "data": json.dumps({"version": "2.0", "data": articles(3)}).encode(),
         "reader": json.dumps(tiny_reader().config.to_json()).encode(),
         "table": TABLE.encode(),

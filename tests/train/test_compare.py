@@ -21,8 +21,8 @@ from bertvision.train.compare import (
     write_analysis,
     write_comparisons,
 )
+from bertvision.train.results import StoredResults
 from bertvision.train.run_dir import RunDir
-from bertvision.train.stored import Stored
 from bertvision.train.study import Study
 from finished import EPOCHS, SEEDS, copy_of, finished_run, finished_texts
 from runs import articles, recipe_of
@@ -34,7 +34,7 @@ def points(*scores: float) -> Points:
 
 @pytest.fixture(scope="module")
 def entries():
-    return write_comparisons(Stored.open(finished_run()))
+    return write_comparisons(StoredResults.open(finished_run()))
 
 
 def test_every_member_kind_and_metric_is_compared(entries):
@@ -112,7 +112,7 @@ def test_what_is_not_scored_yet_is_not_compared(tmp_path):
     for path in (run / "seed-2").glob("scores-*.json"):
         path.unlink()
     (run / "seed-1" / "scores-1.json").unlink()
-    found = write_comparisons(Stored.open(run))
+    found = write_comparisons(StoredResults.open(run))
     assert {(one["checkpoint"], tuple(one["seeds"])) for one in found} == {(0.5, (1,))}
 
 
@@ -120,7 +120,7 @@ def test_what_is_not_scored_yet_is_not_compared(tmp_path):
     "task, metrics", [("labels", {"accuracy", "f1", "matthews"}), ("score", {"pearson", "spearman"})]
 )
 def test_texts_have_no_threshold(task, metrics):
-    found = write_comparisons(Stored.open(finished_texts(task)))
+    found = write_comparisons(StoredResults.open(finished_texts(task)))
     assert {one["metric"] for one in found} == metrics
     assert {one["threshold_from"] for one in found} == {""}
     assert {one["member"] for one in found} == {"pool", "backbone + best head"}
@@ -141,7 +141,7 @@ def test_without_a_backbone_there_is_nothing_to_compare_with():
 @pytest.mark.parametrize("damage", ["{", "[]", '{"made_from": {}, "comparisons": [3]}'])
 def test_only_checkpoints_with_new_scores_are_compared_again(tmp_path, monkeypatch, damage, entries):
     run = RunDir(copy_of(finished_run(), tmp_path))
-    stored, asked = Stored.open(run.path), []
+    stored, asked = StoredResults.open(run.path), []
     points = stored.points
     monkeypatch.setattr(stored, "points", lambda cell: (asked.append(cell), points(cell))[1])
     assert write_comparisons(stored) == entries and asked == []
@@ -156,7 +156,7 @@ def test_only_checkpoints_with_new_scores_are_compared_again(tmp_path, monkeypat
 
 
 def analysed(path, **cell):
-    stored = Stored.open(path)
+    stored = StoredResults.open(path)
     return write_analysis(stored, stored.run.cell(**cell))
 
 

@@ -13,25 +13,25 @@ from rich.console import Console
 
 from bertvision.errors import UserError
 from bertvision.train import progress
-from bertvision.train.curves import Scalars
-from bertvision.train.progress import SPEED, Agenda, Journal, Planned, duration
-from bertvision.train.series import Series
+from bertvision.train.progress import SPEED, Journal, Stage, Stages, duration
 from bertvision.train.study import Study
+from bertvision.train.trackers import Scalars
+from bertvision.train.variants import VariantStudies
 from runs import bertvision, recipe_of, tiny_recipe
 
 STATUS = {"step": 1, "of": 2, "loss": {"pool": 0.25, "last": 0.5}, "learning_rate": {"pool": 1e-3, "last": 2e-3}}
 TUNING, HEADS, SCORING = "tuning, seed 1", "heads on epoch 1, seed 1", "scoring epoch 1 on tune, seed 1"
-STAGES = [Planned(TUNING, "tuning", 1000), Planned(HEADS, "heads", 500), Planned(SCORING, "scoring", 300)]
+STAGES = [Stage(TUNING, "tuning", 1000), Stage(HEADS, "heads", 500), Stage(SCORING, "scoring", 300)]
 
 
-def agenda(stages=STAGES) -> Agenda:
-    made = Agenda()
+def planned(stages=STAGES) -> Stages:
+    made = Stages()
     made.plan(stages)
     return made
 
 
 def test_what_was_not_measured_is_told_in_proportion_to_what_was():
-    one = agenda()
+    one = planned()
     assert one.outlook() == f"0 of 3 done · next: {TUNING}"
     one.begin(TUNING, "", 1000, 0)
     assert one.seconds_left is None and one.outlook() == f"1 of 3 · next: {HEADS}"
@@ -48,7 +48,7 @@ def test_what_was_not_measured_is_told_in_proportion_to_what_was():
 
 
 def test_a_stage_goes_on_at_its_own_speed_and_length():
-    one = agenda([Planned(name, "heads", 100) for name in "abc"])
+    one = planned([Stage(name, "heads", 100) for name in "abc"])
     one.begin("a", "", 100, 0)
     one.advance(100, 10.0)
     one.end()
@@ -56,7 +56,7 @@ def test_a_stage_goes_on_at_its_own_speed_and_length():
     assert one.seconds_left == pytest.approx(20)
     one.advance(50, 20.0)  # four times slower than a: 20 s of it are left, and c is at the mean of both, 5 tokens/s
     assert one.seconds_left == pytest.approx(20 + 20)
-    longer = agenda()
+    longer = planned()
     longer.begin(TUNING, "", 2500, 500)  # more than planned, and some of it done before a kill
     longer.advance(1000, 10.0)
     assert longer.seconds_left == pytest.approx(10 + 5 / SPEED["heads"] + 3 / SPEED["scoring"])
@@ -64,7 +64,7 @@ def test_a_stage_goes_on_at_its_own_speed_and_length():
 
 
 def test_what_is_not_planned_is_not_counted():
-    for one, expected in ((agenda(), f"0 of 3 done · next: {TUNING}"), (Agenda(), "")):
+    for one, expected in ((planned(), f"0 of 3 done · next: {TUNING}"), (Stages(), "")):
         one.begin("storing states of train", "", 10, 0)
         one.advance(10, 1.0)
         one.end()
@@ -72,7 +72,7 @@ def test_what_is_not_planned_is_not_counted():
 
 
 def test_parts_may_have_stages_of_the_same_name():
-    one = Agenda()
+    one = Stages()
     for part in ("L1", "L2"):
         one.plan(STAGES[:1], part)
     one.begin(TUNING, "L1", 1000, 0)
@@ -85,8 +85,8 @@ def test_parts_may_have_stages_of_the_same_name():
 
 @given(st.lists(st.tuples(st.sampled_from([*SPEED]), st.integers(0, 10**6)), min_size=1, max_size=8), st.data())
 def test_time_left_falls_to_nothing(kinds, data):
-    stages = [Planned(f"{number}", kind, tokens) for number, (kind, tokens) in enumerate(kinds)]
-    one = agenda(stages)
+    stages = [Stage(f"{number}", kind, tokens) for number, (kind, tokens) in enumerate(kinds)]
+    one = planned(stages)
     for number, stage in enumerate(stages):
         one.begin(stage.name, "", stage.tokens, 0)
         half = data.draw(st.integers(0, stage.tokens))
@@ -96,7 +96,7 @@ def test_time_left_falls_to_nothing(kinds, data):
         if one.seconds_left is not None:
             assert one.seconds_left == pytest.approx(left, abs=1e-6)
         one.end()
-    assert all(stage.done for stage in one.stages)
+    assert all(stage.done for stage in one.all)
 
 
 def test_a_study_plans_all_it_does_and_knows_what_is_done(tmp_path):
@@ -105,24 +105,24 @@ def test_a_study_plans_all_it_does_and_knows_what_is_done(tmp_path):
     study.tune(1)
     study.train(1, 0.5)
     study.plan()
-    stages = study.journal.agenda.stages
+    stages = study.journal.stages.all
     assert [stage.name for stage in stages if stage.done] == [TUNING, "heads on epoch 0.5, seed 1"]
     assert [stage.kind for stage in stages] == ["tuning", *["heads", "scoring", "scoring"] * 2] * 2
     tokens = int(study.data["train"].windows.lengths.sum())
     assert [stage.tokens for stage in stages if stage.kind != "scoring"] == [tokens] * 6
     study.run()
-    assert all(stage.done for stage in study.journal.agenda.stages)
-    assert len(study.journal.agenda.stages) == len(stages)  # nothing was done under another name
+    assert all(stage.done for stage in study.journal.stages.all)
+    assert len(study.journal.stages.all) == len(stages)  # nothing was done under another name
 
 
 def test_variants_share_one_agenda(tmp_path):
     variants = [{"name": "one"}, {"name": "two", "heads": [], "data": {"limit": 24}}]
-    series = Series(recipe_of(finetune={"checkpoints": []}, variants=variants), tmp_path / "run", quiet=True)
+    series = VariantStudies(recipe_of(finetune={"checkpoints": []}, variants=variants), tmp_path / "run", quiet=True)
     series.begin()
     series.plan()
     one, two = series.studies
-    shared = one.journal.agenda
-    assert shared is two.journal.agenda
+    shared = one.journal.stages
+    assert shared is two.journal.stages
     assert [len(stages) for stages in shared.parts.values()] == [4, 3]
     assert shared.parts["two"][0].tokens == shared.parts["one"][0].tokens
     two.plan()  # as it begins to run: now its own data are known
@@ -132,7 +132,7 @@ def test_variants_share_one_agenda(tmp_path):
 def journal(terminal: bool) -> tuple[Journal, io.StringIO]:
     made, out = Journal(), io.StringIO()
     made.console = Console(file=out, force_terminal=terminal, width=120, soft_wrap=True, legacy_windows=False)
-    made.agenda.plan([Planned(TUNING, "tuning", 100), Planned(HEADS, "heads", 100)])
+    made.stages.plan([Stage(TUNING, "tuning", 100), Stage(HEADS, "heads", 100)])
     return made, out
 
 
@@ -171,7 +171,7 @@ def test_a_stage_that_fails_leaves_the_terminal_usable():
         stage.advance(10)
         raise ZeroDivisionError
     assert out.getvalue().endswith("\x1b[?25h")  # the cursor is back
-    assert not any(stage.done for stage in made.agenda.stages)
+    assert not any(stage.done for stage in made.stages.all)
 
 
 def curves(directory) -> dict[str, list]:
@@ -221,7 +221,7 @@ def test_curves_in_trackio(tmp_path):
     pytest.importorskip("trackio")
     code = f"""if True:
         from pathlib import Path
-        from bertvision.train.curves import Scalars, TrackioWriter
+        from bertvision.train.trackers import Scalars, TrackioWriter
         scalars = Scalars(Path({str(tmp_path)!r}) / "my-run" / "trackio", TrackioWriter)
         for step in (1, 2):
             scalars.learning("tuning, seed 1", {{**{STATUS!r}, "step": step}}, 100.0, last=True)

@@ -2,11 +2,11 @@ import json
 
 import pytest
 
+from bertvision import toml
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import Ensemble, Member
 from bertvision.evaluate.score import Score
 from bertvision.files import write_json, write_text
-from bertvision.recipe import to_toml
 from bertvision.train.run_dir import RunDir
 from runs import recipe_of
 
@@ -20,7 +20,7 @@ def row(seed: int, epoch: float, head: str = "", f1: float = 50.0, chosen: str =
 def run(tmp_path) -> RunDir:
     """A run whose second seed has one of two checkpoints scored."""
     made = RunDir(tmp_path)
-    write_text(made.recipe_file, to_toml(recipe_of(seeds=[1, 2])))
+    write_text(made.recipe_file, toml.write(recipe_of(seeds=[1, 2])))
     for seed, epoch in ((1, 0.5), (1, 1.0), (2, 0.5)):
         made.seed(seed).mkdir(exist_ok=True)
         rows = [row(seed, epoch), row(seed, epoch, "a + b")]
@@ -106,10 +106,10 @@ def test_no_run_is_said_so(tmp_path):
 def test_variants_are_runs_within(tmp_path):
     variants = [{"name": "one", "seeds": [1]}, {"name": "two", "seeds": [1]}]
     run = RunDir(tmp_path)
-    write_text(run.recipe_file, to_toml(recipe_of(variants=variants)))
+    write_text(run.recipe_file, toml.write(recipe_of(variants=variants)))
     one = run.variants()["one"]
     one.seed(1).mkdir(parents=True)
-    write_text(one.recipe_file, to_toml(recipe_of()))
+    write_text(one.recipe_file, toml.write(recipe_of()))
     write_json(one.scores_file(1, 1.0), [row(1, 1.0).to_json()])
     assert [(score.variant, score.name) for score in run.rows()] == [("one", "backbone")]
     found = run.contents().variants

@@ -16,7 +16,8 @@ from bertvision.recipe import EvaluateRecipe
 from bertvision.tasks import TASKS
 from bertvision.train.bank import HeadBank
 from bertvision.train.progress import Journal
-from bertvision.train.scoring import Pass, Setting, check_names, predict
+from bertvision.train.results import check_names
+from bertvision.train.scoring import Pass, Setting, predict
 from bertvision.train.study import Study
 from encoders import FAMILIES, save_tiny
 from runs import encoder, load, members_of, peak_of_prediction, questions, recipe_of

@@ -159,7 +159,7 @@ def test_the_agenda_of_an_extended_search_is_what_happens(tmp_path):
     search(tmp_path, trials=3).run()
     longer = search(tmp_path, trials=6)
     longer.run()
-    stages = longer.journal.agenda.stages
+    stages = longer.journal.stages.all
     assert [stage.name for stage in stages if stage.kind == "heads"] == ["trials 0 to 2", "trials 3 to 5"]
     assert all(stage.done for stage in stages)
 

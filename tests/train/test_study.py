@@ -18,8 +18,8 @@ from bertvision.report.page import write_report
 from bertvision.tasks import Spans
 from bertvision.train import study as study_module
 from bertvision.train.bank import HeadBank
-from bertvision.train.choose import ensemble_run
 from bertvision.train.compare import analyze_run
+from bertvision.train.ensembling import ensemble_run
 from bertvision.train.evaluation import score_run
 from bertvision.train.run_dir import RunDir
 from bertvision.train.study import Study

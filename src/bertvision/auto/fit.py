@@ -11,19 +11,19 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from bertvision import toml
 from bertvision.auto.ladder import Clock, Rung, ladder, next_rung, with_tune
 from bertvision.auto.look import Looked, look
 from bertvision.backbone.loading import tokenizer_of
 from bertvision.errors import UserError, nearest
 from bertvision.evaluate.score import Score
 from bertvision.files import claim, read_json, write_json, write_text
-from bertvision.recipe import to_toml
 from bertvision.serve.build import build_reader
 from bertvision.serve.reader import Reader
-from bertvision.train.choose import EnsembleScorer, has_readout
-from bertvision.train.progress import Agenda, Journal, duration
+from bertvision.train.ensembling import EnsembleScorer, has_readout
+from bertvision.train.progress import Journal, Stages, duration
+from bertvision.train.results import SPLITS, StoredResults, task_of
 from bertvision.train.run_dir import RunDir, checked
-from bertvision.train.stored import SPLITS, Stored, task_of
 from bertvision.train.study import Study
 
 OVER = 1.1  # a step that goes on for longer than this share of the whole time is broken off
@@ -80,8 +80,8 @@ class OutOfTime(Exception):
     """A step took far longer than expected."""
 
 
-class Outlook(Agenda):
-    """The agenda of all steps: also says the best score so far, what is next, and how much time is left."""
+class Outlook(Stages):
+    """The stages of all steps; also says the best score so far, what is next, and how much time is left."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class _Fit:
         claim(self.directory)
         sets = found.write(self.directory / "data")
         rungs = ladder(found, sets, o.encoder, o.seed)
-        digest = hashlib.sha256(json.dumps([to_toml(rung.recipe) for rung in rungs]).encode())
+        digest = hashlib.sha256(json.dumps([toml.write(rung.recipe) for rung in rungs]).encode())
         for path in sets.values():
             digest.update(Path(path).read_bytes())
         self.facts: dict[str, Any] = read_json(self.facts_file, "fit file") if self.facts_file.is_file() else {}
@@ -202,7 +202,7 @@ class _Fit:
 
     def _run(self, rung: Rung) -> Study:
         study = Study(rung.recipe, self._place(rung), quiet=self.options.quiet)
-        study.journal.agenda, study.journal.part, self.outlook.step = self.outlook, rung.name, rung.name
+        study.journal.stages, study.journal.part, self.outlook.step = self.outlook, rung.name, rung.name
         if self.outlook.until is not None and self.facts.get("best"):
             self.outlook.limit = self.began + OVER * 60 * self.options.minutes
         study.run()
@@ -291,7 +291,7 @@ def best_of(run: RunDir, size: int) -> Score:
 
 def report(run: RunDir, chosen: Score) -> tuple[Score, Any]:
     """The row on test of what was chosen, in this run, and the predictions there; without a pass of the encoder."""
-    stored, data = Stored(run, task_of(run)), run.recipe().data
+    stored, data = StoredResults(run, task_of(run)), run.recipe().data
     tokenizer = tokenizer_of(run.recipe().backbone.name)
     stored.data = {name: stored.task.dataset(getattr(data, name), tokenizer, data) for name in SPLITS}
     rows, predictions = EnsembleScorer(stored, chosen.ensemble.how).report(chosen.ensemble, chosen.cost)
@@ -310,4 +310,4 @@ def put_model(run: Path, place: Path, score: Score) -> None:
 
 def _recipe(rung: Rung, directory: Path) -> str:
     opening = f"# bertvision study {directory / 'recipe.toml'} --out {directory / 'again'}"
-    return f"{opening}\n#\n# {rung.name}, the best step: {rung.words}\n{to_toml(rung.recipe)}"
+    return f"{opening}\n#\n# {rung.name}, the best step: {rung.words}\n{toml.write(rung.recipe)}"

@@ -9,7 +9,7 @@ from bertvision.auto.look import Looked
 from bertvision.errors import UserError
 from bertvision.recipe import Recipe, from_table
 from bertvision.toml import merged
-from bertvision.train.progress import Agenda, planned_stages
+from bertvision.train.progress import Stages, planned_stages
 from bertvision.train.run_dir import RunDir
 
 START = {"spans": "pocket", "labels": "minilm", "score": "minilm", "tokens": "minilm"}  # encoders by task
@@ -172,12 +172,12 @@ def _rung(name: str, base: Mapping[str, Any], over: Mapping[str, Any], count: in
 
 @dataclass
 class Clock:
-    """What steps take, from what was measured. agenda: of all studies, with the speed of each kind of work.
+    """What steps take, from what was measured. stages: of all studies, with the speed of each kind of work.
 
     tokens: of an example of each set, measured in the first step. fixed: seconds of a step beside its stages.
     """
 
-    agenda: Agenda
+    stages: Stages
     sizes: Mapping[str, int]
     tokens: dict[str, float]
     fixed: float = 0.0
@@ -187,7 +187,7 @@ class Clock:
         sizes = {**self.sizes, "train": rung.examples}
         tokens = {name: round(per * sizes[name]) for name, per in self.tokens.items()}
         stages = planned_stages(RunDir(directory, rung.recipe), tokens)
-        work = sum(stage.tokens / self.agenda.rate(stage.kind) for stage in stages if not stage.done and stage.tokens)
+        work = sum(stage.tokens / self.stages.rate(stage.kind) for stage in stages if not stage.done and stage.tokens)
         return self.fixed + work
 
 

@@ -10,10 +10,10 @@ from bertvision.evaluate.score import Score
 from bertvision.report.findings import analysis_sections
 from bertvision.report.grid import grid_of, mark_best, numbers, words
 from bertvision.report.render import Album, Block, Report, Section, notes, write_files
-from bertvision.tasks.base import Said
+from bertvision.tasks.base import Judged
 from bertvision.train.progress import duration
+from bertvision.train.results import task_of
 from bertvision.train.run_dir import RunDir
-from bertvision.train.stored import task_of
 
 
 def summarise(
@@ -24,7 +24,7 @@ def summarise(
     dataset = task.dataset(recipe.data.test, tokenizer_of(recipe.backbone.name), recipe.data)
     points = task.points(predictions, dataset, score.threshold)
     low, high = score_interval(points, score.main)
-    analysis = task.analyse(dataset, {score.ensemble.parts: Said(predictions, score.threshold, True)})
+    analysis = task.analyse(dataset, {score.ensemble.parts: Judged(predictions, score.threshold, True)})
     analysis.pop("agreement", None)  # of one member with itself
     value, count = score.metrics[score.main], len(dataset.records)
     sentences = [

@@ -98,7 +98,7 @@ def ensemble(
     as_json: AsJson = False,
 ) -> None:
     """Combine members of a run from its stored predictions: chosen on the tuning set, reported on the test set."""
-    from bertvision.train.choose import ensemble_run
+    from bertvision.train.ensembling import ensemble_run
 
     if all_seeds and seed is not None:
         raise UserError("--all-seeds: choose either this or --seed")

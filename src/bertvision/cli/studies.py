@@ -63,7 +63,7 @@ def study(
 
 def _write_curves(job: Any, tensorboard: bool, trackio: bool) -> None:
     """Has the curves of a study written as it runs."""
-    from bertvision.train.curves import Scalars, TrackioWriter, need_trackio
+    from bertvision.train.trackers import Scalars, TrackioWriter, need_trackio
 
     if tensorboard and trackio:
         raise UserError("--trackio: choose either this or --tensorboard")

@@ -9,7 +9,7 @@ from bertvision.errors import UserError
 from bertvision.evaluate.score import Score
 from bertvision.recipe import reached
 from bertvision.report.rows import Entry, Row, for_run, for_variant, of_another_run, summarise, with_intervals
-from bertvision.train.contents import Contents
+from bertvision.train.run_contents import Contents
 from bertvision.train.run_dir import RunDir
 
 

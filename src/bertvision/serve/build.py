@@ -28,11 +28,10 @@ from bertvision.serve.reader import Progress, Reader
 from bertvision.serve.reader_dir import CONFIG, lasting
 from bertvision.tasks import Dataset, Task
 from bertvision.train.bank import unique_names
-from bertvision.train.choose import named
+from bertvision.train.ensembling import named
 from bertvision.train.finetune import tuning_of
+from bertvision.train.results import Members, StoredResults, load_members, runtime_of, task_of
 from bertvision.train.run_dir import RunDir
-from bertvision.train.scoring import Members, load_members
-from bertvision.train.stored import Stored, runtime_of, task_of
 
 LOSS = 0.2  # of the main metric on tune: what `rank=auto` may lose at most
 
@@ -291,7 +290,7 @@ class _Builder:
     @cached_property
     def _tune_set(self) -> Dataset:
         if not self.source:
-            return Stored(self.run, self.task).sets("tune")["tune"]
+            return StoredResults(self.run, self.task).sets("tune")["tune"]
         return self.task.dataset(self.source, tokenizer_of(self.recipe.backbone.name), self.recipe.data)
 
 

@@ -17,8 +17,8 @@ from bertvision.files import write_json, write_text
 from bertvision.report.figures import render, styled
 from bertvision.serve.build import head_depths
 from bertvision.tasks import Dataset
+from bertvision.train.results import StoredResults, task_of
 from bertvision.train.run_dir import RunDir
-from bertvision.train.stored import Stored, task_of
 
 TOKENS = 2048  # of the windows that speed is measured on
 ROUNDS = 3
@@ -52,7 +52,7 @@ def depth_curve(run: Path) -> tuple[str, list[Point]]:
     backbone = Backbone.load(opened.recipe().backbone.name)
     blocks = backbone.layers - 1
     known = {depths[row.name] or blocks for row in rows if row.name in depths} | {blocks}
-    speeds = _speeds(backbone, Stored(opened, task_of(opened)).sets("test")["test"], sorted(known))
+    speeds = _speeds(backbone, StoredResults(opened, task_of(opened)).sets("test")["test"], sorted(known))
     found = [
         Point(row.name, depth, row.tune, row.metrics[row.main], speeds[depth], speeds[depth] / speeds[blocks])
         for row in rows

@@ -40,8 +40,8 @@ class Dataset:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """Predictions of a member, the threshold they are judged at, and whether it is one head and no ensemble."""
+class Judged:
+    """Predictions of a member, the threshold they are judged at; single: whether it is one head and no ensemble."""
 
     predictions: Any
     threshold: float
@@ -128,7 +128,7 @@ class Task(Protocol):
     def points(self, predictions: Any, dataset: Dataset, threshold: float) -> Points:
         """Per-example numbers from which the metrics can be computed again for a resample."""
 
-    def analyse(self, dataset: Dataset, members: Mapping[str, Said]) -> dict[str, Any]:
+    def analyse(self, dataset: Dataset, members: Mapping[str, Judged]) -> dict[str, Any]:
         """Right and wrong predictions: {"members", "agreement", "errors"}, the latter two of single heads."""
 
     def constant(self, dataset: Dataset) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class Task(Protocol):
         return {}
 
 
-def single(members: Mapping[str, Said]) -> dict[str, Any]:
+def single(members: Mapping[str, Judged]) -> dict[str, Any]:
     """{member: predictions} of single heads."""
     return {name: one.predictions for name, one in members.items() if one.single}
 

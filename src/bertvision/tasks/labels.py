@@ -21,7 +21,7 @@ from bertvision.evaluate.calibration import auroc, calibration_error, reliabilit
 from bertvision.recipe import DataRecipe, EvaluateRecipe
 from bertvision.tasks.base import (
     Dataset,
-    Said,
+    Judged,
     Sort,
     Task,
     agreement,
@@ -148,7 +148,7 @@ class Labels(Task):
         values = np.stack([gold, chosen, gold == chosen], axis=1).astype(np.float64)
         return Points(values, {name: known[name] for name in self.metrics})
 
-    def analyse(self, dataset: Dataset, members: Mapping[str, Said]) -> dict[str, Any]:
+    def analyse(self, dataset: Dataset, members: Mapping[str, Judged]) -> dict[str, Any]:
         gold, singles = gold_of(dataset), single(members)
         return {
             "members": {name: describe(gold, one.predictions) for name, one in members.items()},

@@ -21,7 +21,7 @@ from bertvision.evaluate.ensemble import How
 from bertvision.recipe import DataRecipe, EvaluateRecipe
 from bertvision.tasks.base import (
     Dataset,
-    Said,
+    Judged,
     Sort,
     Task,
     agreement,
@@ -142,7 +142,7 @@ class Score(Task):
         values = np.stack([gold_of(dataset), predictions.numbers], axis=1)
         return Points(values, {name: _of_columns(KNOWN[name]) for name in self.metrics})
 
-    def analyse(self, dataset: Dataset, members: Mapping[str, Said]) -> dict[str, Any]:
+    def analyse(self, dataset: Dataset, members: Mapping[str, Judged]) -> dict[str, Any]:
         gold, singles = gold_of(dataset), single(members)
         numbers = {name: one.numbers for name, one in singles.items()}
         return {

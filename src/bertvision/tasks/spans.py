@@ -18,7 +18,17 @@ from bertvision.evaluate.calibration import auroc, calibration_error, choose_thr
 from bertvision.evaluate.ensemble import BACKBONE
 from bertvision.evaluate.squad import answerable, f1, question_scores, score
 from bertvision.recipe import DataRecipe, EvaluateRecipe
-from bertvision.tasks.base import Dataset, Said, Sort, Task, agreement, disputes, error_entry, error_rows, same_share
+from bertvision.tasks.base import (
+    Dataset,
+    Judged,
+    Sort,
+    Task,
+    agreement,
+    disputes,
+    error_entry,
+    error_rows,
+    same_share,
+)
 from bertvision.tasks.decode import SpanCollector, SpanPredictions
 
 if TYPE_CHECKING:
@@ -116,7 +126,7 @@ class Spans(Task):
         rows = [(*pair, spans[key][1], has[key], not has[key]) for key, pair in found.items()]
         return Points(np.array(rows, dtype=np.float64), POINTS)
 
-    def analyse(self, dataset: Dataset, members: Mapping[str, Said]) -> dict[str, Any]:
+    def analyse(self, dataset: Dataset, members: Mapping[str, Judged]) -> dict[str, Any]:
         records = dataset.records
         verdicts = {name: judge(records, one.predictions, one.threshold) for name, one in members.items()}
         singles = {name: verdict for name, verdict in verdicts.items() if members[name].single}

@@ -22,7 +22,7 @@ from bertvision.heads import Reduce
 from bertvision.recipe import DataRecipe, EvaluateRecipe
 from bertvision.tasks.base import (
     Dataset,
-    Said,
+    Judged,
     Task,
     agreement,
     disputes,
@@ -120,7 +120,7 @@ class Tokens(Task):
         values = np.array([(len(gold & said), len(said), len(gold)) for gold, said in pairs], np.float64)
         return Points(values.reshape(-1, 3), {"precision": precision, "recall": recall, "f1": f1})
 
-    def analyse(self, dataset: Dataset, members: Mapping[str, Said]) -> dict[str, Any]:
+    def analyse(self, dataset: Dataset, members: Mapping[str, Judged]) -> dict[str, Any]:
         singles = single(members)
         words = {name: np.array([label for own in one.labels for label in own]) for name, one in singles.items()}
         return {

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from bertvision.errors import UserError, nearest
 from bertvision.files import Busy, claim, release
+from bertvision.train.results import note_runtime
 from bertvision.train.run_dir import RunDir, file_name
-from bertvision.train.series import Series
-from bertvision.train.stored import note_runtime
 from bertvision.train.study import Study
+from bertvision.train.variants import VariantStudies
 
 END = 10_000  # bytes of a log that are looked at for its last stage
 
@@ -39,9 +39,9 @@ class StudyCell:
 class Cells:
     """The cells of a run, those that need no other first. A cell's number is its place in `all`."""
 
-    def __init__(self, whole: Study | Series) -> None:
+    def __init__(self, whole: Study | VariantStudies) -> None:
         self.whole = whole
-        self._studies = whole.variants if isinstance(whole, Series) else {"": whole}
+        self._studies = whole.variants if isinstance(whole, VariantStudies) else {"": whole}
         named = list(self._studies.items())
         tunings = [StudyCell(seed, None, name) for name, one in named for seed in one.recipe.seeds]
         banks = [StudyCell(s, e, name) for name, one in named for s in one.recipe.seeds for e in one.epochs]

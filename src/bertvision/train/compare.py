@@ -11,9 +11,9 @@ from bertvision.evaluate.bootstrap import Contrast, Points, bootstrap
 from bertvision.evaluate.ensemble import BACKBONE
 from bertvision.evaluate.score import Cost, EqualCost, equal_cost
 from bertvision.files import read_json, write_json
-from bertvision.tasks.base import Said
+from bertvision.tasks.base import Judged
+from bertvision.train.results import Key, StoredResults
 from bertvision.train.run_dir import Cell, RunDir
-from bertvision.train.stored import Key, Stored
 
 DRAWS = 1000
 EQUAL = ("train_seconds", "train_flops")  # costs at which members are compared with the backbone
@@ -30,7 +30,7 @@ class Measured(NamedTuple):
 Measures = dict[float, dict[Key, dict[int, Measured]]]  # epoch -> (origin of the threshold, name) -> seed
 
 
-def write_comparisons(stored: Stored, *, whole: bool = True) -> list[dict[str, Any]]:
+def write_comparisons(stored: StoredResults, *, whole: bool = True) -> list[dict[str, Any]]:
     """Brings comparisons.json up to date: every ensemble against the backbone of its checkpoint; its entries.
 
     What a head can gain is kept apart: better spans (`HasAns_spans_f1`, "no answer" switched off), a better
@@ -72,7 +72,7 @@ def _known(path: Path) -> dict[str, Any]:
     return {"made_from": {}, "comparisons": [], "equal_cost": []}
 
 
-def join_comparisons(run: RunDir, variants: Mapping[str, Stored]) -> None:
+def join_comparisons(run: RunDir, variants: Mapping[str, StoredResults]) -> None:
     """comparisons.json of a run with variants: the entries of each, with its `variant`; `variants`: each against the
     first."""
     done = {name: one for name, one in variants.items() if one.run.scored()}
@@ -87,7 +87,7 @@ def join_comparisons(run: RunDir, variants: Mapping[str, Stored]) -> None:
     write_json(run.comparisons_file, whole)
 
 
-def compare_variants(variants: Mapping[str, Stored], draws: int = DRAWS) -> list[dict[str, Any]]:
+def compare_variants(variants: Mapping[str, StoredResults], draws: int = DRAWS) -> list[dict[str, Any]]:
     """The backbone of each variant against that of the first, `against`, each at its last checkpoint.
 
     Only variants with the same test set; over the seeds that both have.
@@ -115,7 +115,7 @@ def compare_variants(variants: Mapping[str, Stored], draws: int = DRAWS) -> list
 LastBackbones = dict[int, tuple[str, dict[str, Points]]]  # seed -> digest of the test set, threshold's origin -> points
 
 
-def _last_backbones(stored: Stored, like: LastBackbones | None = None) -> LastBackbones:
+def _last_backbones(stored: StoredResults, like: LastBackbones | None = None) -> LastBackbones:
     """The points of the backbone at the last checkpoint. like: only seeds with the same test set there."""
     found: LastBackbones = {}
     for seed, epoch in [cell for cell in stored.run.scored() if cell[1] == max(stored.run.epochs)]:
@@ -145,7 +145,7 @@ def compare(points: Mapping[Key, Mapping[int, Points]], draws: int = DRAWS) -> l
     ]
 
 
-def measures(stored: Stored) -> Measures:
+def measures(stored: StoredResults) -> Measures:
     """The points and costs of all members of all checkpoints."""
     found: Measures = {}
     for cell in stored.run.scored():
@@ -211,13 +211,13 @@ def _intervals(contrasts: Mapping[K, Mapping[int, Contrast]], draws: int) -> dic
 
 def analyze_run(directory: Path, *, epoch: float | None = None, seed: int | None = None) -> dict[str, Any]:
     """The analysis of a run, finished or not; comparisons.json is brought up to date as well."""
-    stored = Stored.open(directory)
+    stored = StoredResults.open(directory)
     found = write_analysis(stored, stored.run.cell(epoch, seed))
     write_comparisons(stored)
     return found
 
 
-def write_analysis(stored: Stored, cell: Cell | None = None) -> dict[str, Any]:
+def write_analysis(stored: StoredResults, cell: Cell | None = None) -> dict[str, Any]:
     """Analyses one checkpoint (the last, of the first seed, unless named) on the test set; writes analysis.json.
 
     Members are judged at their tuned threshold. Agreement and mistakes are those of single members; an ensemble is
@@ -233,7 +233,8 @@ def write_analysis(stored: Stored, cell: Cell | None = None) -> dict[str, Any]:
         if row.threshold_from == main and not (row.ensemble.is_single and row.ensemble.members[0].is_partial)
     ]
     said = {
-        row.name: Said(stored.predictions(row.ensemble, "test"), row.threshold, row.ensemble.is_single) for row in rows
+        row.name: Judged(stored.predictions(row.ensemble, "test"), row.threshold, row.ensemble.is_single)
+        for row in rows
     }
     found = task.analyse(test, said)
     weights = _layer_weights(stored, cell)
@@ -244,7 +245,7 @@ def write_analysis(stored: Stored, cell: Cell | None = None) -> dict[str, Any]:
     return found
 
 
-def _layer_weights(stored: Stored, cell: Cell) -> dict[str, list[float]]:
+def _layer_weights(stored: StoredResults, cell: Cell) -> dict[str, list[float]]:
     """{member: what it takes from each layer}, for heads that have learnt it and are still there."""
     if not stored.run.checkpoint(*cell).is_dir():
         return {}

@@ -19,9 +19,9 @@ from bertvision.runtime import is_main
 from bertvision.tasks import Dataset
 from bertvision.tasks.decode import RULES
 from bertvision.train.progress import Journal
+from bertvision.train.results import load_members, runtime_of, task_of
 from bertvision.train.run_dir import RunDir
-from bertvision.train.scoring import Pass, Setting, load_members, predict, score_rows
-from bertvision.train.stored import runtime_of, task_of
+from bertvision.train.scoring import Pass, Setting, predict, score_rows
 
 
 def score_file(path: Path, source: str, no_answer_scores: Path | None = None) -> dict[str, float]:

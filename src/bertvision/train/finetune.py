@@ -118,7 +118,7 @@ def finetune(
     """
     runtime = backbone.runtime
     if runtime.world > 1:
-        from bertvision.train.parts import check_parts
+        from bertvision.train.micro_batches import check_parts
 
         check_parts(runtime)
     tuning = tuning_of(recipe)

@@ -179,7 +179,7 @@ def _step(learners: Sequence[Learner], feed: Feed, plan: Plan, step: int, judged
             return feed(index, runtime)
 
     if feed.moves and runtime.accumulate > 1:
-        from bertvision.train.parts import learn_in_parts
+        from bertvision.train.micro_batches import learn_in_parts
 
         learn_in_parts(learners, feed, plan.task, index, step, seed, runtime)
     else:

@@ -18,7 +18,7 @@ from bertvision.recipe import has_heads
 from bertvision.train.run_dir import RunDir
 
 if TYPE_CHECKING:
-    from bertvision.train.curves import Scalars
+    from bertvision.train.trackers import Scalars
 
 LOG_SECONDS = 2.0  # at most one line in log.jsonl per this time,
 LOG_LINES = 50  # but no fewer than this many per stage, for its curve of losses
@@ -32,7 +32,7 @@ SPEED: dict[Kind, float] = {"tuning": 1.0, "heads": 2.5, "scoring": 3.0}
 
 
 @dataclass(slots=True)
-class Planned:
+class Stage:
     """A stage of a run: its name, the kind of work, and how many tokens go through it."""
 
     name: str
@@ -41,21 +41,21 @@ class Planned:
     done: bool = False
 
 
-class Agenda:
+class Stages:
     """The stages of a run in their order. A run may have parts, such as variants, whose stages have equal names.
 
     Stages that are not planned may run as well, and are not counted.
     """
 
     def __init__(self) -> None:
-        self.parts: dict[str, list[Planned]] = {}
-        self.current: Planned | None = None
+        self.parts: dict[str, list[Stage]] = {}
+        self.current: Stage | None = None
         self.part = ""  # of the current stage
         self.seen = 0  # tokens of the current stage that are done
         self.own = 0, 0.0  # tokens and seconds of the current stage since it began or resumed
         self.spent: dict[Kind, tuple[int, float]] = {}  # tokens and seconds, the kind measured last is last
 
-    def plan(self, stages: Iterable[Planned], part: str = "") -> None:
+    def plan(self, stages: Iterable[Stage], part: str = "") -> None:
         """Sets the stages of a part, in place of those it had."""
         self.parts[part] = [replace(stage) for stage in stages]
 
@@ -82,7 +82,7 @@ class Agenda:
         self.current = None
 
     @property
-    def stages(self) -> list[Planned]:
+    def all(self) -> list[Stage]:
         return [stage for stages in self.parts.values() for stage in stages]
 
     @property
@@ -90,7 +90,7 @@ class Agenda:
         """Of all stages; None before anything was measured. The current one is extrapolated from its own speed."""
         if not any(seconds > 0 and tokens for tokens, seconds in self.spent.values()):
             return None
-        left = sum(stage.tokens / self.rate(stage.kind) for stage in self.stages if not stage.done)
+        left = sum(stage.tokens / self.rate(stage.kind) for stage in self.all if not stage.done)
         if self.current is None:
             return left
         now, (tokens, seconds) = self.current, self.own
@@ -99,7 +99,7 @@ class Agenda:
 
     def outlook(self) -> str:
         """`2 of 9 · next: heads on epoch 0.3, seed 1 · about 6 min left in all`; empty where nothing is planned."""
-        done, count = sum(stage.done for stage in self.stages), len(self.stages)
+        done, count = sum(stage.done for stage in self.all), len(self.all)
         if not count:
             return ""
         words = [f"{done + 1} of {count}" if self.current else f"{done} of {count} done"]
@@ -146,12 +146,12 @@ def scored_splits(also: str) -> tuple[str, ...]:
     return ("tune", "test", *(["also"] if also else []))
 
 
-def planned_stages(run: RunDir, tokens: Mapping[str, int]) -> list[Planned]:
+def planned_stages(run: RunDir, tokens: Mapping[str, int]) -> list[Stage]:
     """Everything that `Study.run` does, in its order."""
     recipe, scored, found = run.recipe(), run.scored(), []
     for seed in recipe.seeds:
         tuned = all(run.checkpoint(seed, epoch).is_dir() for epoch in run.epochs)
-        found.append(Planned(tuning_stage(seed), "tuning", round(recipe.finetune.epochs * tokens["train"]), tuned))
+        found.append(Stage(tuning_stage(seed), "tuning", round(recipe.finetune.epochs * tokens["train"]), tuned))
         for epoch in run.epochs:
             if has_heads(recipe, epoch) and recipe.bank.feed == "after":
                 trained = run.bank(seed, epoch).exists()
@@ -159,14 +159,14 @@ def planned_stages(run: RunDir, tokens: Mapping[str, int]) -> list[Planned]:
                 if recipe.bank.solve:  # one pass without gradients
                     size = tokens["train"]
                 kind: Kind = "scoring" if recipe.bank.solve else "heads"
-                found.append(Planned(heads_stage(epoch, seed), kind, size, trained))
+                found.append(Stage(heads_stage(epoch, seed), kind, size, trained))
             for split in scored_splits(recipe.data.also):
                 size = tokens.get(split, tokens["test"])  # the sizes may be those of another variant
-                found.append(Planned(scoring_stage(epoch, split, seed), "scoring", size, (seed, epoch) in scored))
+                found.append(Stage(scoring_stage(epoch, split, seed), "scoring", size, (seed, epoch) in scored))
     return found
 
 
-class Stage:
+class StageProgress:
     """A piece of work that is under way, measured in tokens."""
 
     def __init__(self, journal: "Journal", name: str, total: int, done: int, bar: Progress | None) -> None:
@@ -186,7 +186,7 @@ class Stage:
         self.done += tokens
         now, status = time.monotonic(), status or {}
         finished = self.done >= self.total
-        self.journal.agenda.advance(tokens, now - self.advanced)
+        self.journal.stages.advance(tokens, now - self.advanced)
         self.advanced = now
         if self.journal.scalars is not None and status:
             self.journal.scalars.learning(self.name, status, self.rate, finished)
@@ -202,30 +202,30 @@ class Stage:
             self.printed = now
             left = (self.total - self.done) / max(1e-9, self.rate)
             here = f"{self.name}: {share:4.0%}  {self.rate:,.0f} tokens/s  {duration(left):>6} left  {loss}".rstrip()
-            outlook = self.journal.agenda.outlook()
+            outlook = self.journal.stages.outlook()
             self.journal.say(f"{here}  ({outlook})" if outlook else here)
 
 
 class Journal:
     """Writes to the terminal (stderr) and to log.jsonl of a run; without a path, only to the terminal.
 
-    agenda: what the run has to do, if that is planned; part: which part of it this journal is of. scalars: where
+    stages: what the run has to do, if that is planned; part: which part of it this journal is of. scalars: where
     TensorBoard curves go, if they are wanted.
     """
 
     def __init__(self, path: Path | None = None, *, quiet: bool = False) -> None:
         self.path, self.quiet = path, quiet
         self.console = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True, emoji=False)
-        self.agenda, self.part = Agenda(), ""
+        self.stages, self.part = Stages(), ""
         self.scalars: Scalars | None = None
 
     @contextmanager
-    def stage(self, name: str, total: int, done: int = 0) -> Iterator[Stage]:
+    def stage(self, name: str, total: int, done: int = 0) -> Iterator[StageProgress]:
         """A stage of `total` tokens, of which `done` were done earlier."""
-        self.agenda.begin(name, self.part, total, done)
+        self.stages.begin(name, self.part, total, done)
         with self.view() as bar:
-            yield Stage(self, name, total, done, bar)
-        self.agenda.end()
+            yield StageProgress(self, name, total, done, bar)
+        self.stages.end()
         if self.scalars is not None:
             self.scalars.close()
 
@@ -244,7 +244,7 @@ class Journal:
             TextColumn("{task.fields[loss]}"),
             console=self.console,
         )
-        with Live(Group(bar, self.agenda), console=self.console, refresh_per_second=4) as live:
+        with Live(Group(bar, self.stages), console=self.console, refresh_per_second=4) as live:
             try:
                 yield bar
             finally:

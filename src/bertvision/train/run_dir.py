@@ -21,14 +21,14 @@ from typing import Any
 
 import torch
 
-from bertvision import __version__
+from bertvision import __version__, toml
 from bertvision.devices import peak_memory
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import Ensemble
 from bertvision.evaluate.score import Cost, Score
 from bertvision.files import read_json, read_with_digest, remove, with_digest, write_json, write_text
-from bertvision.recipe import Recipe, load_recipe, reached, to_toml
-from bertvision.train.contents import Contents, read_contents
+from bertvision.recipe import Recipe, load_recipe, reached
+from bertvision.train.run_contents import Contents, read_contents
 
 __all__ = ["Contents", "Cost", "RunDir", "Score", "file_name"]
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy")
@@ -143,7 +143,7 @@ class RunDir:
         return self._recipe
 
     def write_recipe(self, recipe: Recipe) -> None:
-        write_text(self.recipe_file, with_digest(to_toml(recipe)), durable=True)
+        write_text(self.recipe_file, with_digest(toml.write(recipe)), durable=True)
 
     @property
     def epochs(self) -> list[float]:

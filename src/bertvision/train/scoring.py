@@ -1,4 +1,4 @@
-"""Scoring: the members of a checkpoint, one pass of the encoder over a set for all ensembles, score rows."""
+"""Scoring: one pass of the encoder over a set for all ensembles; score rows."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,101 +17,15 @@ from bertvision.backbone.states import together
 from bertvision.data.batches import Batch, Ragged, by_length, collate
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError
-from bertvision.evaluate.ensemble import HOWS, Ensemble, How, Member
-from bertvision.evaluate.score import WEIGHT_BYTES, Cost, Score, join_costs, total_flops
+from bertvision.evaluate.ensemble import Ensemble, Member
+from bertvision.evaluate.score import Cost, Score, join_costs, total_flops
 from bertvision.heads import Head
-from bertvision.recipe import EvaluateRecipe, Recipe
+from bertvision.recipe import EvaluateRecipe
 from bertvision.runtime import Runtime
 from bertvision.states.store import Source, live
 from bertvision.tasks import Dataset, Task
-from bertvision.train.bank import HeadBank, unique_names
-from bertvision.train.finetune import Checkpoint
 from bertvision.train.progress import Journal
-from bertvision.train.run_dir import RunDir, file_name
-
-
-@dataclass(frozen=True, slots=True)
-class Members:
-    """The members of one checkpoint, in memory. costs: of each alone. specs: the recipe's entries of the heads. about:
-    what was noted with the checkpoint. dropped: why heads are not among the members."""
-
-    backbone: Backbone
-    heads: dict[Member, Head]
-    costs: dict[Member, Cost] = field(default_factory=dict)
-    specs: dict[Member, Mapping[str, Any]] = field(default_factory=dict)
-    about: Mapping[str, Any] = field(default_factory=dict)
-    dropped: dict[Member, str] = field(default_factory=dict)
-
-    @property
-    def singles(self) -> list[Ensemble]:
-        return [Ensemble.of(member) for member in self.heads]
-
-    def pairs(self, hows: Sequence[How]) -> list[Ensemble]:
-        """The backbone with each head that was trained to its end on the whole training set, blended in each way."""
-        own = next(member for member in self.heads if member.kind == "backbone")
-        whole = [member for member in self.heads if member.kind == "head" and not member.is_partial]
-        return [Ensemble((own, member), how=how, chosen="pair") for how in hows for member in whole]
-
-    def without(self, dropped: Mapping[Member, str]) -> "Members":
-        heads = {member: head for member, head in self.heads.items() if member not in dropped}
-        return replace(self, heads=heads, dropped={**self.dropped, **dropped})
-
-
-def load_members(run: RunDir, task: Task, seed: int, epoch: float, onto: Backbone | str = "") -> Members:
-    """Backbone and heads of a checkpoint. onto: a backbone in memory, untuned or tuned by the same recipe."""
-    recipe = run.recipe()
-    checkpoint = Checkpoint(run.checkpoint(seed, epoch))
-    backbone, head, about = checkpoint.load(task, onto or recipe.backbone.name)
-    total = sum(p.numel() for p in backbone.model.parameters())
-    moved = sum(p.numel() for p in backbone.model.parameters() if p.requires_grad) + head.parameter_count()
-    disk, tuning = (checkpoint.directory / "backbone.safetensors").stat().st_size, float(about["seconds"])
-
-    def cost(one: Head, trained: int, notes: Mapping[str, Any], called: str = "") -> Cost:
-        own = one.parameter_count()
-        spent: dict[str, Any] = {}
-        for unit, tuned in (("seconds", round(tuning, 3)), ("flops", about.get("flops"))):
-            feed, alone = notes.get(f"feed_{unit}"), notes.get(unit, {}).get(called)
-            feed = None if feed is None else round(feed, 3)
-            head = None if feed is None or alone is None else round(feed + alone, 3)
-            whole = None if tuned is None or head is None else round(tuned + head, 3)
-            spent |= {f"tuning_{unit}": tuned, f"feed_{unit}": feed, f"head_{unit}": head, f"train_{unit}": whole}
-        return Cost(trained, total + own, disk_bytes=disk + WEIGHT_BYTES * own, **spent)
-
-    member = Member("", seed, epoch)
-    heads, specs = {member: head}, {member: about["head"]}
-    nothing = {"feed_seconds": 0.0, "seconds": {"": 0.0}, "feed_flops": 0, "flops": {"": 0}}
-    costs = {member: cost(head, moved if about["step"] else 0, nothing)}  # at step 0 nothing was trained
-    dropped: dict[Member, str] = {}
-    for age, path in run.banks(seed, epoch).items():
-        bank, notes = HeadBank.load(path)
-        for (called, one), entry, (name, share) in zip(bank.items(), bank.entries, planned_heads(recipe), strict=True):
-            member = Member(name, seed, epoch, share, age)
-            if called in notes["stopped"]:
-                dropped |= {} if age is not None else {member: notes["stopped"][called]}
-                continue
-            heads[member], specs[member] = one, entry
-            costs[member] = cost(one, one.parameter_count(), notes, called)
-    return Members(backbone, heads, costs, specs, about, dropped)
-
-
-def planned_heads(recipe: Recipe) -> list[tuple[str, float]]:
-    """(name, share of the training set) of the heads of a bank, in its order."""
-    return [(name, share) for share in recipe.bank.fractions for name in unique_names(recipe.heads)]
-
-
-def check_names(recipe: Recipe) -> None:
-    """UserError if two ensembles would write the same file of predictions, or a head is called like an ensemble."""
-    ages = [None, *(age for age in recipe.bank.checkpoints if age < recipe.bank.epochs)]
-    heads = [Member(name, 0, 0.0, share, age) for age in ages for name, share in planned_heads(recipe)]
-    planned = Members(None, dict.fromkeys([Member("", 0, 0.0), *heads]))  # type: ignore[arg-type]
-    own = (Member("", 0, 0.0),)
-    later = [Ensemble(own, how=how, chosen=chosen) for how in HOWS for chosen in ("best", "greedy", "given")]
-    taken = {file_name(one.name).lower() for one in later}
-    for one in [*planned.singles, *planned.pairs(recipe.evaluate.ensembles)]:
-        name = file_name(one.parts).lower()
-        if name in taken:
-            raise UserError(f"heads: {one.parts!r} is also the name of another; give the head another name")
-        taken.add(name)
+from bertvision.train.results import Members
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,18 +12,18 @@ from typing import Any
 
 import torch
 
+from bertvision import toml
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.states import spelt
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import Ensemble, Member
 from bertvision.files import fitting, read_json, remove, write_json, write_text
 from bertvision.heads import build_head
-from bertvision.recipe import to_toml
 from bertvision.train.bank import HeadBank, bank_feeds, train_bank
 from bertvision.train.feed import Feeds
 from bertvision.train.finetune import head_shape
 from bertvision.train.loop import Job, plan_batches
-from bertvision.train.progress import Planned, planned_stages
+from bertvision.train.progress import Stage, planned_stages
 from bertvision.train.scoring import Pass, Setting, predict
 from bertvision.train.study import Study
 from bertvision.train.trials import State, Trial, Trials
@@ -181,7 +181,7 @@ class Search:
         rows = self.trials.rows(self.metric)
         write_json(self.directory / "trials.json", rows)
         if heads := best_heads(rows, self.metric):
-            write_text(self.best, to_toml(dataclasses.replace(self.recipe, heads=heads, search=())))
+            write_text(self.best, toml.write(dataclasses.replace(self.recipe, heads=heads, search=())))
 
     def _settle(self) -> None:
         """Refuses a directory that holds a search of another kind: its trials would not be comparable."""
@@ -196,7 +196,7 @@ class Search:
         write_json(path, wanted)
 
     def _plan(self) -> None:
-        """Puts the rounds on the agenda. Of a search that was extended, not all are of the same size."""
+        """Plans the rounds. Of a search that was extended, not all are of the same size."""
         tokens = self.study.tokens
         paths = sorted(self.directory.glob("round-*.json"), key=lambda path: int(path.stem.partition("-")[2]))
         stages = planned_stages(self.study.run_dir, tokens)[:1]  # the tuning of the first seed
@@ -206,9 +206,9 @@ class Search:
         rounds += [(first, min(first + self.size, self.wanted) - 1) for first in starts]
         for first, last in rounds:
             name, done = f"trials {first} to {last}", last < len(self.trials)
-            stages.append(Planned(name, "heads", round(self.recipe.bank.epochs * tokens["train"]), done))
-            stages.append(Planned(f"scoring {name} on tune", "scoring", tokens["tune"], done))
-        self.journal.agenda.plan(stages)
+            stages.append(Stage(name, "heads", round(self.recipe.bank.epochs * tokens["train"]), done))
+            stages.append(Stage(f"scoring {name} on tune", "scoring", tokens["tune"], done))
+        self.journal.stages.plan(stages)
 
     @cached_property
     def trials(self) -> Trials:

@@ -18,15 +18,16 @@ from bertvision.recipe import FinetuneRecipe, Recipe, has_heads, head_spec, load
 from bertvision.runtime import Runtime, is_main
 from bertvision.tasks import Dataset
 from bertvision.train.bank import HeadBank, at_fractions, bank_feeds, refuse_too_large, train_bank
-from bertvision.train.choose import write_greedy
 from bertvision.train.compare import write_analysis, write_comparisons
+from bertvision.train.ensembling import write_greedy
 from bertvision.train.finetune import NAME, Along, Checkpoint, finetune, head_shape, start_files
 from bertvision.train.loop import Job
 from bertvision.train.progress import Journal, heads_stage, planned_stages, scored_splits, scoring_stage, tuning_stage
-from bertvision.train.run_dir import Cell, RunDir
-from bertvision.train.scoring import Members, Pass, Setting, check_names, load_members, predict, report_rows
-from bertvision.train.stored import (
-    Stored,
+from bertvision.train.results import (
+    Members,
+    StoredResults,
+    check_names,
+    load_members,
     note_dropped,
     note_peak,
     note_runtime,
@@ -35,6 +36,8 @@ from bertvision.train.stored import (
     trained_part,
     tuning_of,
 )
+from bertvision.train.run_dir import Cell, RunDir
+from bertvision.train.scoring import Pass, Setting, predict, report_rows
 
 # May change without invalidating what is done.
 COSMETIC = ("seeds", "title", "paper", "snapshot_seconds", "search", "runtime.device", "runtime.gradient_checkpointing")
@@ -49,7 +52,7 @@ class Study:
         main = is_main()
         self.journal = Journal(self.run_dir.log_file if main else None, quiet=quiet or not main)
         self.task = task_of(self.run_dir)
-        self.stored = Stored(self.run_dir, self.task, self.members)
+        self.stored = StoredResults(self.run_dir, self.task, self.members)
         self._encoder: Backbone | None = None  # in memory: untuned, or tuned by this recipe
         self._holds: tuple[int, float] | None = None  # the checkpoint whose weights it has
         check_names(recipe)
@@ -105,7 +108,7 @@ class Study:
             write_analysis(self.stored)
 
     def plan(self) -> None:
-        self.journal.agenda.plan(planned_stages(self.run_dir, self.tokens), self.journal.part)
+        self.journal.stages.plan(planned_stages(self.run_dir, self.tokens), self.journal.part)
 
     @property
     def tokens(self) -> dict[str, int]:

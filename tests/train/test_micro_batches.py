@@ -15,7 +15,7 @@ from bertvision.runtime import Runtime
 from bertvision.states.store import live
 from bertvision.train.bank import HeadBank, bank_learners
 from bertvision.train.loop import Feed, plan_batches
-from bertvision.train.parts import Tree, branch, check_parts, learn_in_parts
+from bertvision.train.micro_batches import Tree, branch, check_parts, learn_in_parts
 from devices import DEVICE, RUNTIME
 from runs import Command, Done, recipe_of, tiny_recipe, together
 from tunings import assert_same, loaded, tensors

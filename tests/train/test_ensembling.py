@@ -7,10 +7,10 @@ import pytest
 
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import GREEDY, HOWS, Ensemble, Member
-from bertvision.train.choose import EnsembleScorer, ensemble_run, write_greedy
 from bertvision.train.compare import compare
+from bertvision.train.ensembling import EnsembleScorer, ensemble_run, write_greedy
+from bertvision.train.results import StoredResults
 from bertvision.train.run_dir import RunDir
-from bertvision.train.stored import Stored
 from bertvision.train.study import Study
 from checks import shown
 from finished import EPOCHS, SEEDS, copy_of, finished_run, finished_texts
@@ -25,7 +25,7 @@ def ensemble(tmp_path, **options):
 
 @pytest.mark.parametrize("split", ["tune", "test"])
 def test_stored_members_predict_what_the_study_found(split):
-    stored = Stored.open(finished_run())
+    stored = StoredResults.open(finished_run())
     pool = Member("pool", 1, 1.0)
     (best,) = {row.ensemble for row in stored.run.rows((1, 1.0)) if row.ensemble.chosen == "best"}
     for one in (Ensemble.of(pool), best):
@@ -45,7 +45,9 @@ def several_windows(decoding: str, place: Path) -> Path:
 
 @pytest.mark.parametrize("kind", ["joint", "independent", "labels", "score"])
 def test_an_ensemble_of_one_scores_what_its_member_scores(kind, tmp_path):
-    stored = Stored.open(finished_texts(kind) if kind in ("labels", "score") else several_windows(kind, tmp_path))
+    stored = StoredResults.open(
+        finished_texts(kind) if kind in ("labels", "score") else several_windows(kind, tmp_path)
+    )
     rows = [row for row in stored.run.rows() if row.ensemble.is_single]
     assert len(rows) >= 2
     for row in rows:
@@ -75,7 +77,7 @@ def test_all_members_by_default(tmp_path, how):
 def test_greedy_is_no_worse_on_tune_than_its_best_single(tmp_path, how):
     _, saved = ensemble(tmp_path, greedy=True, how=how, seed="all", checkpoints=[0.5, 1.0])
     everyone = [Member(m, s, e) for m in ("", "pool", "last") for e in EPOCHS for s in SEEDS]
-    scorer = EnsembleScorer(Stored.open(finished_run()), how)
+    scorer = EnsembleScorer(StoredResults.open(finished_run()), how)
     assert saved["tune_f1"] >= max(scorer.tuned({one: 1.0})[1] for one in everyone)
     assert saved["chosen"] == "greedy" and sum(one["weight"] for one in saved["members"]) == pytest.approx(1)
     found = Ensemble.from_json(saved["test"][0]["ensemble"])  # the file says how to form it again
@@ -101,7 +103,7 @@ def test_texts(tmp_path, task, how):
     run = finished_texts(task)
     rows = ensemble_run(run, how=how, out=tmp_path / "ensemble.json", quiet=True)
     assert [row["threshold_from"] for row in rows] == [""] * 3
-    stored, pair = Stored.open(run), [Member("", 1, 1.0), Member("pool", 1, 1.0)]
+    stored, pair = StoredResults.open(run), [Member("", 1, 1.0), Member("pool", 1, 1.0)]
     backbone, pool = (stored.predictions(Ensemble.of(one), "test") for one in pair)
     found = EnsembleScorer(stored, how).predict("test", dict.fromkeys(pair, 0.5))
     if task == "score":  # always the mean
@@ -131,7 +133,7 @@ def test_a_run_without_logits_says_what_to_do(tmp_path):
         path.unlink()
     with pytest.raises(UserError, match=r"delete seed-1/scores-1\.json there and run `bertvision study` again"):
         ensemble_run(run, quiet=True)
-    assert {one["test"][0]["seed"] for one in write_greedy(Stored.open(run))["ensembles"]} == {2}
+    assert {one["test"][0]["seed"] for one in write_greedy(StoredResults.open(run))["ensembles"]} == {2}
 
 
 def test_other_data_than_the_run_was_scored_on_are_refused(tmp_path):
@@ -158,7 +160,7 @@ def test_the_commands(tmp_path):
 
 
 def test_a_study_chooses_an_ensemble_for_every_checkpoint_and_seed():
-    stored = Stored.open(finished_run())
+    stored = StoredResults.open(finished_run())
     rows, scorer = stored.run.greedy(), EnsembleScorer(stored, "mean")
     assert [(row.cell, row.threshold_from) for row in rows] == [
         ((seed, epoch), origin) for seed in SEEDS for epoch in EPOCHS for origin in ("zero", "tune")

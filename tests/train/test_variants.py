@@ -15,10 +15,10 @@ from bertvision.report.page import write_report
 from bertvision.train import make_run
 from bertvision.train.compare import join_comparisons
 from bertvision.train.evaluation import predict_run, score_run, submit_run
+from bertvision.train.results import StoredResults
 from bertvision.train.run_dir import RunDir
-from bertvision.train.series import Series, variant_recipes
-from bertvision.train.stored import Stored
 from bertvision.train.study import Study
+from bertvision.train.variants import VariantStudies, variant_recipes
 from checks import shown
 from runs import questions, recipe_of, tiny_recipe
 from tables import labelled, scored, text_recipe
@@ -65,7 +65,7 @@ def test_one_table_joins_the_variants(finished):
     facts = json.loads((finished / "study.json").read_text())
     assert facts["variants"] == {"L0": "L0", "all of it": "all-of-it"} and facts["finished"]
     again = make_run(series(), finished, quiet=True)
-    assert isinstance(again, Series) and again.finished and again.rows() == rows
+    assert isinstance(again, VariantStudies) and again.finished and again.rows() == rows
     compared = json.loads((finished / "comparisons.json").read_text())
     assert {entry["variant"] for entry in compared["comparisons"]} == {"L0", "all of it"}
 
@@ -86,7 +86,7 @@ def test_variants_are_compared_with_the_first(finished):
     write_json(finished / "comparisons.json", {"variants": second})
     page = write_report(finished).read_text()
     assert "Δ to L0" in page and "Backbones, against L0" in page and "Δ F1, spans alone" in page
-    join_comparisons(RunDir.open(finished), {name: Stored.open(finished / name) for name in ("L0", "all-of-it")})
+    join_comparisons(RunDir.open(finished), {name: StoredResults.open(finished / name) for name in ("L0", "all-of-it")})
     again = json.loads((finished / "comparisons.json").read_text())["variants"]
     assert [one | {"variant": "all of it"} for one in again] == found  # from the files, without the study
 
@@ -291,5 +291,5 @@ def test_a_second_set_is_scored_by_the_same_members(task, tmp_path):
     assert recipe.data.also == recipe.data.test
     for row, metric in product(rows, study.task.metrics):
         assert row[f"also_{metric}"] == row[metric]
-    assert all(stage.done for stage in study.journal.agenda.stages)
+    assert all(stage.done for stage in study.journal.stages.all)
     assert "second set" in write_report(tmp_path / "run").read_text(encoding="utf-8")

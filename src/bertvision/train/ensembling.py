@@ -17,8 +17,8 @@ from bertvision.files import write_json
 from bertvision.recipe import Recipe
 from bertvision.train.compare import Measured, Measures, compare, compare_equal_cost, measures
 from bertvision.train.progress import Journal
+from bertvision.train.results import StoredResults
 from bertvision.train.run_dir import Cell
-from bertvision.train.stored import Stored
 
 GREEDY_HOW: How = "mean"  # a member that selection takes twice weighs twice
 
@@ -26,7 +26,7 @@ GREEDY_HOW: How = "mean"  # a member that selection takes twice weighs twice
 class EnsembleScorer:
     """Scores ensembles of stored members; how: of all of them."""
 
-    def __init__(self, stored: Stored, how: How) -> None:
+    def __init__(self, stored: StoredResults, how: How) -> None:
         self.stored, self.task, self.how = stored, stored.task, how
         self.data = stored.sets()
         self._logits: dict[tuple[str, Member], Tensor] = {}
@@ -134,7 +134,7 @@ def has_readout(recipe: Recipe, epoch: float) -> bool:
     return epoch > 0 or bool(recipe.finetune.start)
 
 
-def write_greedy(stored: Stored) -> dict[str, Any]:
+def write_greedy(stored: StoredResults) -> dict[str, Any]:
     """Chooses an ensemble for every scored checkpoint of every seed on tune; writes greedy.json.
 
     `test` has its score rows, `comparisons` and `equal_cost` the differences to the backbone over all seeds, at its
@@ -192,7 +192,7 @@ def ensemble_run(
     """
     if how not in HOWS:
         raise UserError(f"--how {how}: {nearest(how, HOWS)}")
-    stored = Stored.open(directory)
+    stored = StoredResults.open(directory)
     run = stored.run
     rows = [row for row in run.rows() if row.ensemble.is_single]
     if not rows:

@@ -10,12 +10,12 @@ from bertvision.files import claim
 from bertvision.recipe import Recipe, from_table, load_recipe
 from bertvision.runtime import is_main
 from bertvision.train.compare import join_comparisons
-from bertvision.train.progress import Agenda, Journal, planned_stages
+from bertvision.train.progress import Journal, Stages, planned_stages
 from bertvision.train.run_dir import RunDir, file_name
 from bertvision.train.study import Study
 
 
-class Series:
+class VariantStudies:
     """A study per variant of a recipe, each in a directory of its own; the same methods as a Study, as far as they
     apply. Every variant is checked when the series is made: an error in the last shows before the first begins."""
 
@@ -52,15 +52,15 @@ class Series:
         return self.rows()
 
     def plan(self) -> None:
-        """One agenda for all variants, with the sizes of the first that is not done, until the others' data are
+        """Plans the stages of all variants, with the sizes of the first that is not done, until the others' data are
         read."""
         first = next((study for study in self.studies if not study.finished), None)
         if first is None:
             return
         first.begin()
-        common = Agenda()
+        common = Stages()
         for name, study in self.variants.items():
-            study.journal.agenda, study.journal.part = common, name
+            study.journal.stages, study.journal.part = common, name
             common.plan(planned_stages(study.run_dir, first.tokens), name)
 
     def begin(self) -> None:
