@@ -68,7 +68,7 @@ def main() -> None:
     try:
         study = Study.open(given.run)
         study.journal = Journal(quiet=given.json)
-        epoch = study.epochs[-1] if given.checkpoint is None else given.checkpoint
+        epoch = study.run_dir.epochs[-1] if given.checkpoint is None else given.checkpoint
         seed = study.recipe.seeds[0] if given.seed is None else given.seed
         found = scores(study, seed, epoch, given.epochs or study.recipe.bank.epochs)
     except UserError as error:

@@ -25,8 +25,8 @@ from bertvision.train import loop
 from bertvision.train.bank import HeadBank, bank_learners
 from bertvision.train.learner import fetch_losses
 from bertvision.train.loop import plan_batches
-from bertvision.train.results import tuning_of
 from bertvision.train.run_dir import RunDir
+from bertvision.train.run_results import tuning_of
 from devices import DEVICE, RUNTIME
 from runs import encoder, recipe_of, tiny_recipe
 from tunings import assert_same, loaded, tensors, tuned

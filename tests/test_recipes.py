@@ -26,7 +26,7 @@ from bertvision.recipe import Recipe, has_heads, load_recipe, reached
 from bertvision.report import TEXTS
 from bertvision.toml import literal
 from bertvision.train.bank import at_fractions, unique_names
-from bertvision.train.variants import variant_recipes
+from bertvision.train.study_variants import variant_recipes
 from checks import shown
 from encoders import save_tiny
 from tables import conll, glue_folder, labelled

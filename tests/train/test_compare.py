@@ -21,8 +21,8 @@ from bertvision.train.compare import (
     write_analysis,
     write_comparisons,
 )
-from bertvision.train.results import StoredResults
 from bertvision.train.run_dir import RunDir
+from bertvision.train.run_results import StoredResults
 from bertvision.train.study import Study
 from finished import EPOCHS, SEEDS, copy_of, finished_run, finished_texts
 from runs import articles, recipe_of

@@ -9,8 +9,8 @@ from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import GREEDY, HOWS, Ensemble, Member
 from bertvision.train.compare import compare
 from bertvision.train.ensembling import EnsembleScorer, ensemble_run, write_greedy
-from bertvision.train.results import StoredResults
 from bertvision.train.run_dir import RunDir
+from bertvision.train.run_results import StoredResults
 from bertvision.train.study import Study
 from checks import shown
 from finished import EPOCHS, SEEDS, copy_of, finished_run, finished_texts

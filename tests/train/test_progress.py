@@ -15,8 +15,8 @@ from bertvision.errors import UserError
 from bertvision.train import progress
 from bertvision.train.progress import SPEED, Journal, Stage, Stages, duration
 from bertvision.train.study import Study
+from bertvision.train.study_variants import VariantStudies
 from bertvision.train.trackers import Scalars
-from bertvision.train.variants import VariantStudies
 from runs import bertvision, recipe_of, tiny_recipe
 
 STATUS = {"step": 1, "of": 2, "loss": {"pool": 0.25, "last": 0.5}, "learning_rate": {"pool": 1e-3, "last": 2e-3}}

@@ -16,7 +16,7 @@ from bertvision.recipe import EvaluateRecipe
 from bertvision.tasks import TASKS
 from bertvision.train.bank import HeadBank
 from bertvision.train.progress import Journal
-from bertvision.train.results import check_names
+from bertvision.train.run_results import check_names
 from bertvision.train.scoring import Pass, Setting, predict
 from bertvision.train.study import Study
 from encoders import FAMILIES, save_tiny

@@ -22,8 +22,8 @@ from bertvision.serve.build import build_reader
 from bertvision.serve.reader import Reader
 from bertvision.train.ensembling import EnsembleScorer, has_readout
 from bertvision.train.progress import Journal, Stages, duration
-from bertvision.train.results import SPLITS, StoredResults, task_of
 from bertvision.train.run_dir import RunDir, checked
+from bertvision.train.run_results import SPLITS, StoredResults, task_of
 from bertvision.train.study import Study
 
 OVER = 1.1  # a step that goes on for longer than this share of the whole time is broken off

@@ -12,8 +12,8 @@ from bertvision.report.grid import grid_of, mark_best, numbers, words
 from bertvision.report.render import Album, Block, Report, Section, notes, write_files
 from bertvision.tasks.base import Judged
 from bertvision.train.progress import duration
-from bertvision.train.results import task_of
 from bertvision.train.run_dir import RunDir
+from bertvision.train.run_results import task_of
 
 
 def summarise(

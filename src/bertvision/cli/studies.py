@@ -129,7 +129,7 @@ def train(
     if not all(one.recipe.heads for one in job.studies):
         raise UserError(f"{recipe}: heads: there are none to train; add [[heads]] with a kind")
     job.begin()
-    paths = [str(one.train(seed, epoch)) for one in _begun(job) for seed in one.recipe.seeds for epoch in one.epochs]
+    paths = [str(one.train(*cell)) for one in _begun(job) for cell in one.run_dir.planned()]
     print_json(paths) if as_json else print("\n".join(paths))
 
 

@@ -30,8 +30,8 @@ from bertvision.tasks import Dataset, Task
 from bertvision.train.bank import unique_names
 from bertvision.train.ensembling import named
 from bertvision.train.finetune import tuning_of
-from bertvision.train.results import Members, StoredResults, load_members, runtime_of, task_of
 from bertvision.train.run_dir import RunDir
+from bertvision.train.run_results import Members, StoredResults, load_members, runtime_of, task_of
 
 LOSS = 0.2  # of the main metric on tune: what `rank=auto` may lose at most
 

@@ -17,8 +17,8 @@ from bertvision.files import write_json, write_text
 from bertvision.report.figures import render, styled
 from bertvision.serve.build import head_depths
 from bertvision.tasks import Dataset
-from bertvision.train.results import StoredResults, task_of
 from bertvision.train.run_dir import RunDir
+from bertvision.train.run_results import StoredResults, task_of
 
 TOKENS = 2048  # of the windows that speed is measured on
 ROUNDS = 3

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from bertvision.errors import UserError, nearest
 from bertvision.files import Busy, claim, release
-from bertvision.train.results import note_runtime
 from bertvision.train.run_dir import RunDir, file_name
+from bertvision.train.run_results import note_runtime
 from bertvision.train.study import Study
-from bertvision.train.variants import VariantStudies
+from bertvision.train.study_variants import VariantStudies
 
 END = 10_000  # bytes of a log that are looked at for its last stage
 
@@ -44,7 +44,7 @@ class Cells:
         self._studies = whole.variants if isinstance(whole, VariantStudies) else {"": whole}
         named = list(self._studies.items())
         tunings = [StudyCell(seed, None, name) for name, one in named for seed in one.recipe.seeds]
-        banks = [StudyCell(s, e, name) for name, one in named for s in one.recipe.seeds for e in one.epochs]
+        banks = [StudyCell(s, e, name) for name, one in named for s, e in one.run_dir.planned()]
         self.all = tunings + banks
 
     def named(self, text: str) -> StudyCell:
@@ -63,7 +63,7 @@ class Cells:
         run = self.study(cell).run_dir
         if cell.epoch is not None:
             return run.scores_file(cell.seed, cell.epoch).is_file()
-        return all(run.checkpoint(cell.seed, epoch).is_dir() for epoch in run.epochs)
+        return run.is_tuned(cell.seed)
 
     def is_ready(self, cell: StudyCell) -> bool:
         """Whether its checkpoint exists."""

@@ -12,8 +12,8 @@ from bertvision.evaluate.ensemble import BACKBONE
 from bertvision.evaluate.score import Cost, EqualCost, equal_cost
 from bertvision.files import read_json, write_json
 from bertvision.tasks.base import Judged
-from bertvision.train.results import Key, StoredResults
 from bertvision.train.run_dir import Cell, RunDir
+from bertvision.train.run_results import Key, StoredResults
 
 DRAWS = 1000
 EQUAL = ("train_seconds", "train_flops")  # costs at which members are compared with the backbone

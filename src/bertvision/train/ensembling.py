@@ -17,8 +17,8 @@ from bertvision.files import write_json
 from bertvision.recipe import Recipe
 from bertvision.train.compare import Measured, Measures, compare, compare_equal_cost, measures
 from bertvision.train.progress import Journal
-from bertvision.train.results import StoredResults
 from bertvision.train.run_dir import Cell
+from bertvision.train.run_results import StoredResults
 
 GREEDY_HOW: How = "mean"  # a member that selection takes twice weighs twice
 

@@ -19,8 +19,8 @@ from bertvision.runtime import is_main
 from bertvision.tasks import Dataset
 from bertvision.tasks.decode import RULES
 from bertvision.train.progress import Journal
-from bertvision.train.results import load_members, runtime_of, task_of
 from bertvision.train.run_dir import RunDir
+from bertvision.train.run_results import load_members, runtime_of, task_of
 from bertvision.train.scoring import Pass, Setting, predict, score_rows
 
 

@@ -16,8 +16,8 @@ from bertvision.files import claim, release, write_text
 from bertvision.states.write import Note
 from bertvision.train.cells import Cells, last_stage
 from bertvision.train.progress import Journal
-from bertvision.train.results import runtime_of
 from bertvision.train.run_dir import RunDir
+from bertvision.train.run_results import runtime_of
 from bertvision.train.search import Outcomes, Round, Search
 from bertvision.train.tap import Tap
 from bertvision.train.workers import PATIENCE, Died, Piece, View, fill

@@ -150,8 +150,8 @@ def planned_stages(run: RunDir, tokens: Mapping[str, int]) -> list[Stage]:
     """Everything that `Study.run` does, in its order."""
     recipe, scored, found = run.recipe(), run.scored(), []
     for seed in recipe.seeds:
-        tuned = all(run.checkpoint(seed, epoch).is_dir() for epoch in run.epochs)
-        found.append(Stage(tuning_stage(seed), "tuning", round(recipe.finetune.epochs * tokens["train"]), tuned))
+        size = round(recipe.finetune.epochs * tokens["train"])
+        found.append(Stage(tuning_stage(seed), "tuning", size, run.is_tuned(seed)))
         for epoch in run.epochs:
             if has_heads(recipe, epoch) and recipe.bank.feed == "after":
                 trained = run.bank(seed, epoch).exists()

@@ -210,10 +210,17 @@ class RunDir:
         self.note_peak()
         self.add_facts(finished=_now())
 
+    def planned(self) -> list[Cell]:
+        """Every (seed, epoch) that the recipe asks for."""
+        return [(seed, epoch) for seed in self.recipe().seeds for epoch in self.epochs]
+
     def scored(self) -> list[Cell]:
-        """The (seed, epoch) of the recipe that have scores."""
-        cells = [(seed, epoch) for seed in self.recipe().seeds for epoch in self.epochs]
-        return [cell for cell in cells if self.scores_file(*cell).exists()]
+        """Those that have scores."""
+        return [cell for cell in self.planned() if self.scores_file(*cell).exists()]
+
+    def is_tuned(self, seed: int) -> bool:
+        """Whether all checkpoints of a seed are there."""
+        return all(self.checkpoint(seed, epoch).is_dir() for epoch in self.epochs)
 
     def cell(self, epoch: float | None = None, seed: int | None = None) -> Cell:
         """A scored (seed, epoch): the first seed of the recipe and the last epoch that has scores, unless named."""

@@ -25,7 +25,7 @@ from bertvision.runtime import Runtime
 from bertvision.states.store import Source, live
 from bertvision.tasks import Dataset, Task
 from bertvision.train.progress import Journal
-from bertvision.train.results import Members
+from bertvision.train.run_results import Members
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ class Search:
         self.study, self.recipe, self.task, self.journal = study, study.recipe, study.task, study.journal
         self.wanted, self.size = trials, size
         self.directory = study.run_dir.search
-        self.seed, self.epoch = self.recipe.seeds[0], study.epochs[-1]
+        self.seed, self.epoch = self.recipe.seeds[0], study.run_dir.epochs[-1]
         if not self.recipe.heads:
             raise UserError("heads: there are none to vary; add [[heads]] with a kind to the recipe")
         if self.recipe.bank.feed == "along":

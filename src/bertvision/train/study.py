@@ -23,7 +23,8 @@ from bertvision.train.ensembling import write_greedy
 from bertvision.train.finetune import NAME, Along, Checkpoint, finetune, head_shape, start_files
 from bertvision.train.loop import Job
 from bertvision.train.progress import Journal, heads_stage, planned_stages, scored_splits, scoring_stage, tuning_stage
-from bertvision.train.results import (
+from bertvision.train.run_dir import Cell, RunDir
+from bertvision.train.run_results import (
     Members,
     StoredResults,
     check_names,
@@ -36,7 +37,6 @@ from bertvision.train.results import (
     trained_part,
     tuning_of,
 )
-from bertvision.train.run_dir import Cell, RunDir
 from bertvision.train.scoring import Pass, Setting, predict, report_rows
 
 # May change without invalidating what is done.
@@ -68,13 +68,8 @@ class Study:
         return [self]
 
     @property
-    def epochs(self) -> list[float]:
-        """The epochs of the checkpoints."""
-        return self.run_dir.epochs
-
-    @property
     def finished(self) -> bool:
-        return len(self.run_dir.scored()) == len(self.recipe.seeds) * len(self.epochs)
+        return self.run_dir.scored() == self.run_dir.planned()
 
     def run(self) -> list[dict[str, Any]]:
         """Everything that is not done yet; the rows of metrics.json."""
@@ -86,7 +81,7 @@ class Study:
             self.plan()
             for seed in self.recipe.seeds:
                 self.tune(seed)
-                for epoch in self.epochs:
+                for epoch in self.run_dir.epochs:
                     self.train(seed, epoch)
                     self.score(seed, epoch)
             if self.runtime.is_main:
@@ -141,7 +136,7 @@ class Study:
         """Tunes the backbone, or finds it tuned."""
         recipe, checkpoints = self.recipe, self.checkpoints(seed)
         job = self._job(seed, NAME, tuning_stage(seed))
-        if self.runtime.tell(all(checkpoint.done for checkpoint in checkpoints.values())):
+        if self.runtime.tell(self.run_dir.is_tuned(seed)):
             if self.runtime.is_main:
                 job.clear()  # a kill may have come between the last checkpoint and this
             return checkpoints
@@ -246,12 +241,12 @@ class Study:
 
     def checkpoints(self, seed: int) -> dict[float, Checkpoint]:
         """{epoch: the checkpoint that tuning leaves, or has left}"""
-        return {epoch: Checkpoint(self.run_dir.checkpoint(seed, epoch)) for epoch in self.epochs}
+        return {epoch: Checkpoint(self.run_dir.checkpoint(seed, epoch)) for epoch in self.run_dir.epochs}
 
     def checkpoint(self, seed: int, epoch: float) -> Checkpoint:
         """A finished checkpoint of this study; UserError if there is none."""
         found = Checkpoint(self.run_dir.checkpoint(seed, epoch))
-        if epoch not in self.epochs or not found.done:
+        if epoch not in self.run_dir.epochs or not found.done:
             raise UserError(f"{found.directory}: no such checkpoint; `bertvision finetune` makes it")
         return found
 

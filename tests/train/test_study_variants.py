@@ -15,10 +15,10 @@ from bertvision.report.page import write_report
 from bertvision.train import make_run
 from bertvision.train.compare import join_comparisons
 from bertvision.train.evaluation import predict_run, score_run, submit_run
-from bertvision.train.results import StoredResults
 from bertvision.train.run_dir import RunDir
+from bertvision.train.run_results import StoredResults
 from bertvision.train.study import Study
-from bertvision.train.variants import VariantStudies, variant_recipes
+from bertvision.train.study_variants import VariantStudies, variant_recipes
 from checks import shown
 from runs import questions, recipe_of, tiny_recipe
 from tables import labelled, scored, text_recipe
