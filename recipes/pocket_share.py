@@ -1,14 +1,14 @@
 """Chooses the share of answerable questions that pocket assumes: python recipes/pocket_share.py DATA REPORT.json
 
-The rule, stated before any number of the reporting part was seen: the least share, in steps of 0.01 from that of tune.json
-on, at which the reader says at least 91 % of its spans F1 on the choosing part of Reddit, and its F1 on tune.json is at
-most 0.5 below that at tune.json's own share. If there is none, tune.json's share stays.
+The rule, stated before any number of the reporting part was seen: the least share, in steps of 0.01 from that of
+tune.json on, at which the reader says at least 91 % of its spans F1 on the choosing part of Reddit, and its F1 on
+tune.json is at most 0.5 below that at tune.json's own share. If there is none, tune.json's share stays.
 
 The choosing part are the first 400 paragraphs of squadshifts/reddit.json, whose first 802 questions had been looked at
-for earlier versions; the reporting part, written to REPORT.json, the 400 after them, which had not. pocket learnt from none.
-All of Reddit's questions have an answer: tune.json is there so that silence is not given up for them alone.
-`bertvision reader ... --answerable SHARE` builds the reader. It ships if it holds on squad2/report.json: F1 at least 75,
-HasAns F1 70, NoAns F1 77.
+for earlier versions; the reporting part, written to REPORT.json, the 400 after them, which had not. pocket learnt from
+none. All of Reddit's questions have an answer: tune.json is there so that silence is not given up for them alone.
+`bertvision reader ... --answerable SHARE` builds the reader. It ships if it holds on squad2/report.json: F1 at least
+75, HasAns F1 70, NoAns F1 77.
 """
 
 import json
@@ -69,9 +69,8 @@ def choose(data: Path) -> float:
 
     own = float((tune[2] == 0).mean())
     best = scores(own)
-    print(
-        f"share {own:.4f} (tune's): {100 * best[0]:.2f} % of {100 * other[1].mean():.2f} on {len(other[1])}, tune F1 {best[1]:.2f}"
-    )
+    print(f"spans F1 on {len(other[1])} questions of Reddit: {100 * other[1].mean():.2f}")
+    print(f"share {own:.4f}, tune's: {100 * best[0]:.2f} %, tune F1 {best[1]:.2f}")
     chosen = own
     for share in STEPS:
         kept, f1 = scores(share)

@@ -10,7 +10,7 @@ import typer
 
 from bertvision import __version__
 from bertvision.cli.facts import data_app, heads, params, recipe
-from bertvision.cli.options import help_without_verb, opt
+from bertvision.cli.options import ALONE, help_without_verb, opt
 from bertvision.cli.readers import ask, export, fit, mcp, reader, serve
 from bertvision.cli.runs import analyze, depth, ensemble, evaluate, report
 from bertvision.cli.studies import cell, cells, finetune, forecast, search, study, tap, train
@@ -54,7 +54,7 @@ def main() -> None:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process
     try:
         _refuse_bytes()
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False, obj=ALONE)
         if sys.stdout is not None:  # closed by the parent process
             sys.stdout.flush()
     except (UserError, UsageError) as error:

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+ALONE = "alone"  # object of the context where the command line is all that this process runs
+
 
 def opt(text: str, *names: str, **more: Any) -> Any:
     """An option of a verb; names: given where they are not those of the parameter."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bertvision.cli.options import (
+    ALONE,
     Answerable,
     AsJson,
     Checkpoint,
@@ -72,6 +73,7 @@ def fit(
 
 
 def ask(
+    process: typer.Context,
     question: Annotated[str | None, arg("The question; not with --questions.")] = None,
     files: Annotated[list[str] | None, arg("Files: .txt, .md, .html, .pdf; - is stdin.")] = None,
     file: Annotated[list[str] | None, opt("One more file to read; may be repeated.", "--file")] = None,
@@ -99,7 +101,8 @@ def ask(
     from bertvision.serve.prepared import load_quickly
 
     how: Any = {"engine": engine, "backbone": backbone, "device": device, "precision": precision, "exit": exit}
-    (loaded, why), console = load_quickly(reader, **how), Console()
+    alone = process.obj == ALONE and not code
+    (loaded, why), console = load_quickly(reader, alone=alone, **how), Console()
     if verbose:
         print(f"bertvision: {loaded.name}: {why}", file=sys.stderr)
     if (share := asking.assumed(loaded, queries, answerable)) is not None:

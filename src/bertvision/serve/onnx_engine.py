@@ -124,7 +124,7 @@ def _threads() -> int:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """Without garbage collection, which takes a fifth of the time of importing torch and transformers."""
     enabled = gc.isenabled()
     gc.disable()
@@ -155,7 +155,7 @@ def load_engine(
                 raise UserError(f"{key}: an exported reader runs on the CPU in fp32, not on {given}; use {way_out}")
         engine: Engine = OnnxEngine(place, config)
     else:
-        with _uncollected():
+        with uncollected():
             from bertvision.devices import find_device, find_precision
             from bertvision.runtime import Runtime
             from bertvision.serve.engines import TorchEngine

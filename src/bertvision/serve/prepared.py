@@ -13,9 +13,9 @@ import numpy as np
 from bertvision.errors import UserError
 from bertvision.files import file_digest, read_json, write_json
 from bertvision.serve.answers import cut
-from bertvision.serve.onnx_engine import Engine, OnnxEngine
+from bertvision.serve.onnx_engine import Engine, OnnxEngine, uncollected
 from bertvision.serve.reader import Reader
-from bertvision.serve.reader_dir import CONFIG, ENCODER, GRAPH, HEADS, find_reader, is_exported
+from bertvision.serve.reader_dir import CONFIG, ENCODER, GRAPH, HEADS, find_reader, is_exported, read_config
 from bertvision.wheels import cache_directory
 
 FORMAT = 1  # of the graphs: those of another format are not found
@@ -62,13 +62,15 @@ def _seconds(reader: Reader, engine: Engine) -> float:
     return statistics.median(times[1:])
 
 
-def load_quickly(name: str, **how: Any) -> tuple[Reader, str]:
+def load_quickly(name: str, *, alone: bool = False, **how: Any) -> tuple[Reader, str]:
     """A reader as `Reader.from_pretrained(name, **how)` gives, from a prepared graph if there is one; and why so.
 
     Only where `how` leaves the choice open. A graph that is damaged, or was slower than torch, is not used.
+    alone: the process does nothing else, so that less of transformers need be imported; see backbone/lean.py.
     """
     place = find_reader(name)
-    if any(value not in OPEN.get(key, ()) for key, value in how.items()):
+    how |= {"alone": alone}
+    if any(value not in choices for key, choices in OPEN.items() for value in [how.get(key, choices[0])]):
         return _loaded(name, how, "the options leave no choice")
     if is_exported(place):
         return _loaded(name, how, "the reader is an exported one")
@@ -92,7 +94,16 @@ def load_quickly(name: str, **how: Any) -> tuple[Reader, str]:
 
 
 def _loaded(name: str, how: dict[str, Any], why: str) -> tuple[Reader, str]:
-    reader = Reader.from_pretrained(name, **how)
+    options = {key: value for key, value in how.items() if key != "alone"}
+    place = find_reader(name)
+    if how["alone"] and not is_exported(place) and not read_config(place).tuning.get("lora"):  # PEFT needs all of it
+        from bertvision.backbone.lean import import_lean
+
+        with uncollected():
+            import_lean()
+            reader = Reader.from_pretrained(name, **options)
+    else:
+        reader = Reader.from_pretrained(name, **options)
     engine = reader.engine
     kind = ("onnx int8" if engine.int8 else "onnx fp32") if isinstance(engine, OnnxEngine) else "torch"
     return reader, f"engine {kind} ({why})"
