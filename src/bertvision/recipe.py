@@ -2,9 +2,9 @@
 documentation, in docs/recipe.md and in the JSON schema."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal
 
 from annotated_types import Interval
 
@@ -148,6 +148,9 @@ class BankRecipe(Training):
     feed: Literal["after", "along"] = "after"
     """`after`: heads read the states of a finished checkpoint. `along`: they train during tuning itself, on the
     states the backbone computes anyway; no pass of their own, and the backbone is tuned exactly as without them."""
+    settle: Share = 0.0
+    """Share of the training set on whose final states heads that learn `along` are finished at every checkpoint, in
+    one pass with a schedule of its own. 0 = they stay as tuning left them."""
     states: Literal["auto", "live", "stored"] = "auto"
     """Where states come from: the backbone in every epoch, a store on disk, or the quicker one by forecast."""
     dtype: Literal["fp16", "int8", "fp32"] = "fp16"
@@ -169,6 +172,15 @@ class BankRecipe(Training):
     solve: bool = False
     """Heads that are one linear map of the reduced states (`last`, `probe`, `pool weights = "mean"`) are not trained in
     steps: L-BFGS finds the least loss with a penalty on the weights, chosen by cross-validation. For labels, scores."""
+
+    @property
+    def along(self) -> bool:
+        return self.feed == "along"
+
+    @property
+    def after(self) -> "BankRecipe":
+        """The training at every checkpoint; of no epochs if there is none."""
+        return replace(self, feed="after", epochs=self.settle) if self.along else self
 
 
 @dataclass(frozen=True)
@@ -269,7 +281,9 @@ def from_table(table: Mapping[str, Any], where: str = "recipe") -> Recipe:
     recipe = validate(Recipe, table, where)
     if recipe.task not in TASKS:
         TASKS.named(recipe.task, f"{where}: task")
-    _check_heads(recipe, where)
+    from bertvision.heads.head import check_heads  # of a later room, which declares the options
+
+    check_heads(recipe, where)
     for key, message in _contradictions(recipe):
         raise UserError(f"{where}: {key}: {message}")
     return recipe
@@ -311,24 +325,11 @@ def _contradictions(recipe: Recipe) -> Iterable[tuple[str, str]]:
             yield f"bank.{key}", 'feed = "along" has no early stop and keeps heads at finetune.checkpoints; give none'
         if bank.states == "stored":
             yield "bank.states", 'feed = "along" reads no store; give "auto"'
+    elif bank.settle:
+        yield "bank.settle", 'finishes heads that learn along; set bank.feed = "along"'
     along = bank.feed == "along" or bank.checkpoints or bank.fractions != (1.0,)
     if bank.solve and (along or recipe.task not in ("labels", "score")):
         yield "bank.solve", 'is for labels and scores, and feed = "after" without checkpoints and fractions; give false'
-
-
-def _check_heads(recipe: Recipe, where: str) -> None:
-    from bertvision.heads import check_spec  # of a later room: options are declared by heads, and checked here
-
-    hints = get_type_hints(HeadEntry, include_extras=True)
-    for index, entry in enumerate(recipe.heads):
-        check_spec(head_spec(entry), f"{where}: heads.{index}")
-        for key in entry.keys() & hints.keys():
-            validate(hints[key], entry[key], f"{where}: heads.{index}.{key}")
-    check_spec({"kind": joint} if isinstance(joint := recipe.finetune.head, str) else joint, f"{where}: finetune.head")
-    if recipe.search:
-        from bertvision.heads.space import check_search
-
-        check_search(recipe.search, sorted({str(entry["kind"]) for entry in recipe.heads}), where)
 
 
 def head_spec(entry: str | Mapping[str, Any]) -> dict[str, Any]:

@@ -63,9 +63,8 @@ def test_bf16(all_kinds, tmp_path, monkeypatch):
         fresh = HeadBank([*KINDS, *FORMS], **SHAPE, seed=1)
         assert all(value.dtype != torch.bfloat16 for value in found.state_dict().values())
         for name, head in found.items():
-            begun, exact, near = (
-                parameters_to_vector(one.parameters()) for one in (fresh[name], all_kinds[name], head)
-            )
+            three = fresh[name], all_kinds[name], head
+            begun, exact, near = (parameters_to_vector(each.parameters()) for each in three)
             assert not torch.equal(near, exact), name
             assert (near - exact).norm() < 0.5 * (exact - begun).norm(), name
     monkeypatch.setattr(devices, "has_bf16", lambda device: False)

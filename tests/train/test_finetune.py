@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.nn.utils import parameters_to_vector
 
 from bertvision import devices
 from bertvision.errors import UserError
@@ -276,6 +277,39 @@ def test_a_study_along(tmp_path):
         names = {path.stem for path in (tmp_path / "run" / "seed-1" / "predictions" / epoch / "test").glob("*.json")}
         assert {"backbone", "pool", "compress-size=8"} <= names
     assert "heads on epoch" not in (tmp_path / "run" / "log.jsonl").read_text()
+
+
+def test_heads_along_are_finished_on_the_final_states(tmp_path):
+    """They go on from where tuning left them, cost what both took, and end the same after a kill."""
+    settled = recipe_of(bank={"feed": "along", "settle": 0.5}, snapshot_seconds=0)
+    Study(recipe_of(bank={"feed": "along"}), tmp_path / "plain", quiet=True).run()
+    Study(settled, tmp_path / "run", quiet=True).run()
+    killed = Study(settled, tmp_path / "killed", quiet=True)
+    killed.begin()
+    killed.tune(1)
+    with killed_at(2):
+        killed.run()
+    Study(settled, tmp_path / "killed", quiet=True).run()
+    assert_same(tensors(tmp_path / "killed"), tensors(tmp_path / "run"))
+    for epoch in ("0.5", "1"):
+        left, before = (tmp_path / name for name in (f"plain/seed-1/heads-{epoch}", f"run/seed-1/along-{epoch}"))
+        left, before = (HeadBank.load(path.with_name(f"{path.name}.safetensors")) for path in (left, before))
+        after, notes = HeadBank.load(tmp_path / "run" / "seed-1" / f"heads-{epoch}.safetensors")
+        assert all(torch.equal(value, left[0].state_dict()[key]) for key, value in before[0].state_dict().items())
+        assert not torch.equal(parameters_to_vector(after.parameters()), parameters_to_vector(left[0].parameters()))
+        assert before[1]["feed_seconds"] == 0 < notes["feed_seconds"]
+        assert all(notes["seconds"][name] > before[1]["seconds"][name] for name in after.names)
+        assert all(notes["flops"][name] > before[1]["flops"][name] for name in after.names)
+    (tmp_path / "run" / "seed-1" / "heads-1.safetensors").unlink()
+    (tmp_path / "run" / "seed-1" / "along-1.safetensors").unlink()
+    (tmp_path / "run" / "seed-1" / "scores-1.json").unlink()
+    with pytest.raises(UserError, match=r"along-1\.safetensors: is gone, and its heads learn only while"):
+        Study(settled, tmp_path / "run", quiet=True).run()
+
+
+def test_only_heads_that_learnt_along_are_finished():
+    with pytest.raises(UserError, match=r'bank\.settle: finishes heads that learn along; set bank\.feed = "along"'):
+        recipe_of(bank={"settle": 0.1})
 
 
 def lower(directory: Path, how: str, family: str = "bert", *, heads=(), seconds: float = 1e9, **options) -> Checkpoint:

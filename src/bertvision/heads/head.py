@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import torch
 from annotated_types import Interval
@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 
 from bertvision.backbone.states import POOLED, Reads, States, numbered
 from bertvision.errors import TooLarge, UserError, nearest, one_line
+from bertvision.recipe import HeadEntry, Recipe, head_spec
 from bertvision.registry import HEADS, TASKS
 from bertvision.schema import LARGEST, validate
 
@@ -161,6 +162,20 @@ def check_spec(spec: Mapping[str, Any], where: str = "head") -> None:
             hint = nearest(str(name), known) if known else "it has no options"
             raise UserError(f"{where}.{name}: {kind!r} has no such option; {hint}")
         validate(known[name].hint if name in known else COMMON[name], value, f"{where}.{name}")
+
+
+def check_heads(recipe: Recipe, where: str) -> None:
+    """UserError, opened by `where`, unless every head of a recipe is possible there."""
+    hints = get_type_hints(HeadEntry, include_extras=True)
+    for index, entry in enumerate(recipe.heads):
+        check_spec(head_spec(entry), f"{where}: heads.{index}")
+        for key in entry.keys() & hints.keys():
+            validate(hints[key], entry[key], f"{where}: heads.{index}.{key}")
+    check_spec({"kind": joint} if isinstance(joint := recipe.finetune.head, str) else joint, f"{where}: finetune.head")
+    if recipe.search:
+        from bertvision.heads.space import check_search
+
+        check_search(recipe.search, sorted({str(entry["kind"]) for entry in recipe.heads}), where)
 
 
 class Impossible(UserError):

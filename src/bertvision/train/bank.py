@@ -13,7 +13,7 @@ from bertvision.backbone.states import Reads, States, together
 from bertvision.data.batches import BatchPlan
 from bertvision.data.windows import Windows
 from bertvision.devices import find_precision, memory
-from bertvision.errors import TooLarge
+from bertvision.errors import TooLarge, UserError
 from bertvision.files import fitting, load_tensors, readable, save_tensors
 from bertvision.heads import SPECS, Head, build_head, head_name, saved_spec
 from bertvision.heads.head import head_size
@@ -38,7 +38,10 @@ class HeadBank(nn.Module):
     entries: recipe tables, {"kind": ..., options}; optional: "name", "learning_rate", "weight_decay", "warmup",
     "fraction".
     seed: decides the starting values; a head's do not depend on which others are in the bank.
+    learnt: notes of an earlier training that the next one goes on from; what that has cost is added.
     """
+
+    learnt: Mapping[str, Any] = {}
 
     def __init__(
         self,
@@ -99,6 +102,16 @@ class HeadBank(nn.Module):
             bank = cls(entries, **about["shape"])
             bank.load_state_dict(tensors)
         return bank.eval(), about
+
+
+def load_along(path: Path) -> HeadBank:
+    """The heads that learnt along with a checkpoint, to be finished; UserError if they are gone."""
+    if not path.exists():
+        way_out = f"delete {path.parent} to tune it again"
+        raise UserError(f"{path}: is gone, and its heads learn only while the backbone is tuned; {way_out}")
+    bank, learnt = HeadBank.load(path)
+    bank.learnt = learnt
+    return bank
 
 
 def unique_names(entries: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -172,6 +185,9 @@ def bank_learners(bank: HeadBank, recipe: BankRecipe, windows: Windows, plan: Ba
     ]
     for learner in learners:
         learner.work = head_work(learner.head, bank.shape["layers"], bank.shape["width"])
+        if bank.learnt:
+            learner.seconds, learner.flops = (bank.learnt[what][learner.name] for what in ("seconds", "flops"))
+            learner.stopped = bank.learnt["stopped"].get(learner.name, "")
     return learners
 
 

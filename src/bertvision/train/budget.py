@@ -163,7 +163,7 @@ class StudyBudget:
         if recipe.lower == "stored":
             first = first_trained(self.model, tuning_of(recipe))
             below = self._of(encoder_work(self.model, below=first).forward, "train")
-        along = self._training(recipe.epochs) if self.recipe.bank.feed == "along" else 0
+        along = self._training(recipe.epochs) if self.recipe.bank.along else 0
         return {"tuning": round((step - below) * recipe.epochs) + below, "heads": along}
 
     def _training(self, epochs: float) -> int:
@@ -174,12 +174,12 @@ class StudyBudget:
         bank, splits = self.recipe.bank, scored_splits(self.recipe.data.also)
         found = {"states": 0, "heads": 0}
         heads = self.heads if has_heads(self.recipe, epoch) else []
-        if heads and bank.feed == "after":
+        if heads and bank.after.epochs:
             checks = bank.epochs * bank.checks if bank.patience else 0
             once = bank.states == "stored"
-            found["states"] = self._of(self.encoder.forward, "train", 1 if once else bank.epochs)
+            found["states"] = self._of(self.encoder.forward, "train", 1 if once else bank.after.epochs)
             found["states"] += self._of(self.encoder.forward, "tune", min(1, checks) if once else checks)
-            found["heads"] = self._training(bank.epochs)
+            found["heads"] = self._training(bank.after.epochs)
             found["heads"] += sum(self._of(work.forward, "tune", checks) for work, _ in heads)
         ages = len(reached(bank.epochs, bank.checkpoints))
         works = [(self._head_work(self.joint), 1), *((work, ages) for work, _ in heads)]
@@ -190,15 +190,15 @@ class StudyBudget:
     def row(self, cell: StudyCell, machine: Machine) -> dict[str, Any]:
         """The forecast of a cell. memory_bytes: weights, gradients and moments, without activations."""
         tuning, bank, own = self.recipe.finetune, self.recipe.bank, sum(p.numel() for p in self.bank.parameters())
-        is_tuning, along = cell.epoch is None, bank.feed == "along"
-        bankless = along or cell.epoch is None or not has_heads(self.recipe, cell.epoch)
-        epochs = tuning.epochs if is_tuning else 0 if bankless else bank.epochs
+        is_tuning, along = cell.epoch is None, bank.along
+        bankless = not bank.after.epochs or cell.epoch is None or not has_heads(self.recipe, cell.epoch)
+        epochs = tuning.epochs if is_tuning else 0 if bankless else bank.after.epochs
         passes = {"train": epochs} | ({} if is_tuning else dict.fromkeys(scored_splits(self.recipe.data.also), 1.0))
         trained = own if along == is_tuning else 0
         trained += self.plan.trainable + self.joint.parameter_count() if is_tuning else 0
         weights = self.plan.base + self.plan.added + self.joint.parameter_count() + own
         flops = self.tuning() if cell.epoch is None else self.heads_and_scores(cell.epoch)
-        precision = {"tuning": tuning.precision, "heads": "fp32", "scoring heads": "fp32"}
+        precision = {"tuning": tuning.precision, "heads": bank.precision, "scoring heads": "fp32"}
         seconds = {
             part: machine.seconds(count, precision.get(part, self.recipe.runtime.precision))
             for part, count in flops.items()

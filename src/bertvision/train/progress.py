@@ -153,9 +153,9 @@ def planned_stages(run: RunDir, tokens: Mapping[str, int]) -> list[Stage]:
         size = round(recipe.finetune.epochs * tokens["train"])
         found.append(Stage(tuning_stage(seed), "tuning", size, run.is_tuned(seed)))
         for epoch in run.epochs:
-            if has_heads(recipe, epoch) and recipe.bank.feed == "after":
+            if has_heads(recipe, epoch) and recipe.bank.after.epochs:
                 trained = run.bank(seed, epoch).exists()
-                size = round(recipe.bank.epochs * tokens["train"])
+                size = round(recipe.bank.after.epochs * tokens["train"])
                 if recipe.bank.solve:  # one pass without gradients
                     size = tokens["train"]
                 kind: Kind = "scoring" if recipe.bank.solve else "heads"

@@ -2,9 +2,9 @@
 
 RUN/ recipe.toml, study.json (facts), log.jsonl, metrics.json (all score rows), comparisons.json, greedy.json,
 ensemble.json, analysis.json, depth.*, report.*, reader/, states/, search/, tensorboard/, trackio/; per seed: seed-N/
-checkpoint-E/, heads-E.safetensors, heads-E@K.safetensors, predictions/E/SPLIT/ (ENSEMBLE.json, logits.safetensors),
-scores-E.json, sets-E.json. A run with variants holds a run for each: RUN/VARIANT/. Cells that are done by processes
-of their own leave log and facts in .cells/ID/ until the run is completed.
+checkpoint-E/, heads-E.safetensors, heads-E@K.safetensors, along-E.safetensors, scores-E.json, sets-E.json,
+predictions/E/SPLIT/ (ENSEMBLE.json, logits.safetensors). A run with variants holds a run for each: RUN/VARIANT/.
+Cells that are done by processes of their own leave log and facts in .cells/ID/ until the run is completed.
 """
 
 import hashlib
@@ -104,6 +104,10 @@ class RunDir:
         """The bank of a checkpoint, at its end or after some epochs of its training."""
         age = "" if head_epochs is None else f"@{head_epochs:g}"
         return self.seed(seed) / f"heads-{epoch:g}{age}.safetensors"
+
+    def along(self, seed: int, epoch: float) -> Path:
+        """The bank as tuning left it at a checkpoint, where its heads are finished afterwards."""
+        return self.seed(seed) / f"along-{epoch:g}.safetensors"
 
     def banks(self, seed: int, epoch: float) -> dict[float | None, Path]:
         """{head_epochs: bank} of those that exist: at the end (None), then in the order of epochs."""

@@ -232,6 +232,8 @@ def trained_part(recipe: Recipe, runtime: Any) -> dict[str, Any]:
         plain["bank"].pop("solve")
     if recipe.bank.precision == "fp32":
         plain["bank"].pop("precision")
+    if not recipe.bank.settle:
+        plain["bank"].pop("settle")
     if not recipe.finetune.biases:
         plain["finetune"].pop("biases")
     del plain["runtime"]

@@ -48,7 +48,7 @@ class Search:
         self.seed, self.epoch = self.recipe.seeds[0], study.run_dir.epochs[-1]
         if not self.recipe.heads:
             raise UserError("heads: there are none to vary; add [[heads]] with a kind to the recipe")
-        if self.recipe.bank.feed == "along":
+        if self.recipe.bank.along:
             raise UserError('bank.feed: a search trains its heads on a finished checkpoint; set it to "after"')
         self._feeds: dict[str, Feeds] = {}
 

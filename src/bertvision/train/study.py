@@ -17,7 +17,7 @@ from bertvision.files import claim, save_tensors, sync, write_json
 from bertvision.recipe import FinetuneRecipe, Recipe, has_heads, head_spec, load_recipe
 from bertvision.runtime import Runtime, is_main
 from bertvision.tasks import Dataset
-from bertvision.train.bank import HeadBank, at_fractions, bank_feeds, refuse_too_large, train_bank
+from bertvision.train.bank import HeadBank, at_fractions, bank_feeds, load_along, refuse_too_large, train_bank
 from bertvision.train.compare import write_analysis, write_comparisons
 from bertvision.train.ensembling import write_greedy
 from bertvision.train.finetune import NAME, Along, Checkpoint, finetune, head_shape, start_files
@@ -145,8 +145,8 @@ class Study:
                 self._check(checkpoint)
         job = dataclasses.replace(job, identity=self.identity)
         backbone = self._untuned()
-        with_heads = recipe.bank.feed == "along" and recipe.heads
-        place = partial(self.run_dir.bank, seed)
+        with_heads = recipe.bank.along and recipe.heads
+        place = partial(self.run_dir.along if recipe.bank.settle else self.run_dir.bank, seed)
         along = Along(self._new_bank(backbone, seed), recipe.bank, place) if with_heads else None
         self._holds = seed, NO_CHECKPOINT
         finetune(backbone, self.task, self.data["train"], self._tuning, job, checkpoints, along)
@@ -162,19 +162,16 @@ class Study:
                 job.clear()
             return path
         self._check(self.checkpoint(seed, epoch))
-        if self.recipe.bank.feed == "along":
-            raise UserError(
-                f"{path}: is gone, and its heads learn only while the backbone is tuned; "
-                f"delete {path.parent} to tune it again"
-            )
+        recipe = self.recipe.bank
+        learnt = load_along(self.run_dir.along(seed, epoch) if recipe.settle else path) if recipe.along else None
         backbone, job = self.tuned(seed, epoch), dataclasses.replace(job, identity=self.identity)
-        bank = self._new_bank(backbone, seed)
-        if self.recipe.bank.solve:
+        bank, recipe = learnt or self._new_bank(backbone, seed), recipe.after
+        if recipe.solve:
             from bertvision.train.solve import solve_bank
 
             solve_bank(bank, backbone, self.task, self.data, job)
         else:
-            feeds = bank_feeds(bank, backbone, self.recipe.bank, job, tapped=self.run_dir.states)
+            feeds = bank_feeds(bank, backbone, recipe, job, tapped=self.run_dir.states)
             path_at = partial(self.run_dir.bank, seed, epoch)
             train_bank(bank, feeds, self.task, self.data, job, path_at=path_at)
         note_peak(self.run_dir, self.runtime)
