@@ -77,7 +77,12 @@ SHORTER = {
     "depth": ("finetune.start=", 'heads=[{kind = "last"}, {kind = "cacnn", depth = 2}]'),
     "probing": ('heads=[{kind = "probe", layer = 0}, {kind = "probe", layer = 3, cumulative = true}]',),
     "merges": ("finetune.precision=fp32", "runtime.precision=fp32", "seeds=[1]"),
-    "tuning": ("finetune.precision=fp32", "seeds=[1]"),
+    "tuning": (  # three blocks have no last six
+        *("finetune.precision=fp32", "runtime.precision=fp32", "seeds=[1]", "paper=[]"),
+        'variants=[{name = "L1", finetune = {train_layers = 1}}, '
+        '{name = "BitFit", finetune = {train_layers = 0, biases = true, norms = "trained"}}, '
+        '{name = "LoRA-8", finetune = {train_layers = 0, lora = 8, norms = "trained"}}]',
+    ),
     "precision": ('variants=[{name = "fp32"}, {name = "again", finetune = {batch_size = 8}}]',),  # not all have bf16
     "glue": (
         *("finetune.precision=fp32", "runtime.precision=fp32"),
