@@ -15,6 +15,7 @@ from bertvision.data.batches import collate
 from bertvision.data.conll import Sentence
 from bertvision.errors import UserError
 from bertvision.recipe import DataRecipe, EvaluateRecipe
+from bertvision.serve.reader import Reader
 from bertvision.tasks import Dataset
 from bertvision.tasks.base import Judged
 from bertvision.tasks.tokens import NONE, TokenPredictions, Tokens, entities, make_windows
@@ -220,7 +221,9 @@ form = "inception"
     best = {row["member"]: row["f1"] for row in rows}
     assert {"backbone", "pool", "attend"} <= set(best) and any(row["role"] == "ensemble" for row in rows)
     assert best["backbone"] > 90 and max(best.values()) > 90
-    assert (tmp_path / "run" / "report.html").is_file() and not (tmp_path / "run" / "reader").exists()
+    assert (tmp_path / "run" / "report.html").is_file()
+    (entities,) = Reader.from_pretrained(tmp_path / "run" / "reader").entities(["the king of old city"])
+    assert [(entity["label"], entity["text"]) for entity in entities] == [("PER", "king"), ("LOC", "old city")]
     analysis = json.loads(shown("analyze", str(tmp_path / "run"), "--json"))
     assert "by_type" in json.dumps(analysis)
     out = tmp_path / "predicted.jsonl"

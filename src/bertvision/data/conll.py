@@ -16,6 +16,10 @@ from bertvision.files import read_text
 
 SUFFIXES = (".conll", ".bio", ".iob", ".iob2")
 LABEL = re.compile(r"O|[BI]-.+")
+# A word as CoNLL files have them: letters and digits, joined by a hyphen, apostrophe or full stop, or one other sign.
+# Each character of a script that is written without spaces is a word.
+SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+WORD = re.compile(rf"[{SPACELESS}]|[^\W{SPACELESS}]+(?:[-'’.][^\W{SPACELESS}]+)*|[^\w\s]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,13 @@ class Sentence:
     def content(self) -> tuple[Any, ...]:
         """Everything that decides what is learnt and how it is scored."""
         return self.id, self.words, self.labels
+
+
+def unlabelled(number: int, text: str) -> tuple[Sentence, list[tuple[int, int]]]:
+    """A text as a sentence without entities, and where each of its words begins and ends."""
+    places = [match.span() for match in WORD.finditer(text)]
+    words = tuple(text[start:end] for start, end in places)
+    return Sentence(str(number), words, ("O",) * len(words)), places
 
 
 def is_conll(path: str) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from bertvision.data.conll import Sentence, unlabelled
 from bertvision.data.squad import Record, normalize
 from bertvision.data.windows import Windows, make_text_windows, make_windows
 from bertvision.errors import UserError, nearest
@@ -158,19 +159,29 @@ class Ranking:
 
 
 def as_records(pairs: Sequence[tuple[str, ...]]) -> list[Record]:
-    """Questions without known answers. Surrogates are replaced one for one, so that offsets stay."""
-    return [
-        Record(str(row), SURROGATES.sub("\ufffd", pair[0]), SURROGATES.sub("\ufffd", pair[-1]), (), (), "", row)
-        for row, pair in enumerate(pairs)
-    ]
+    """Questions without known answers."""
+    return [Record(str(row), _clean(pair[0]), _clean(pair[-1]), (), (), "", row) for row, pair in enumerate(pairs)]
+
+
+def _clean(text: str) -> str:
+    """The text with surrogates replaced one for one, so that offsets stay."""
+    return SURROGATES.sub("\ufffd", text)
+
+
+def _sentences(texts: Sequence[tuple[str, ...]]) -> list[Sentence]:
+    return [unlabelled(row, _clean(text))[0] for row, (text,) in enumerate(texts)]
 
 
 def cut(tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]], config: TaskConfig) -> Windows:
     """Windows as in training: one for each text or pair, or several where the second text of a pair is long."""
     cutting = config.windows
+    if config.verb == "entities":
+        from bertvision.tasks.tokens import make_windows as make_sentence_windows
+
+        return make_sentence_windows(tokenizer, _sentences(texts), config.labels, cutting.max_length, cutting.overlap)
     if cutting.too_long == "windows":
         return make_windows(tokenizer, as_records(texts), cutting.max_length, cutting.overlap)
-    clean = [tuple(SURROGATES.sub("\ufffd", text) for text in one) for one in texts]
+    clean = [tuple(map(_clean, example)) for example in texts]
     return make_text_windows(tokenizer, clean, np.zeros(len(texts), np.int64), cutting.max_length)
 
 
@@ -187,6 +198,10 @@ def collector_of(config: TaskConfig, texts: Sequence[tuple[str, ...]], windows: 
         from bertvision.tasks.labels import LabelCollector
 
         return LabelCollector([str(row) for row in range(len(texts))], windows, config.labels)
+    if config.verb == "entities":
+        from bertvision.tasks.tokens import TokenCollector
+
+        return TokenCollector(_sentences(texts), windows, config.labels)
     from bertvision.tasks.scores import Scale, ScoreCollector
 
     return ScoreCollector([str(row) for row in range(len(windows))], Scale(*config.scale))
@@ -201,6 +216,25 @@ def results(predictions: Any, windows: Windows) -> list[Any]:
         scores = dict(zip(predictions.labels, shares))
         found.append({"label": label, "score": scores[label], "scores": scores})
     return found
+
+
+def entities_of(collector: Any, texts: Sequence[tuple[str, ...]]) -> list[list[dict[str, Any]]]:
+    """Of each text its entities in order, {"label", "text", "start", "end", "score"}: text[start:end] is the entity.
+
+    score: the probability of the label of its least probable word.
+    """
+    from bertvision.tasks.tokens import entities
+
+    listed = []
+    for (text,), labels, shares in zip(texts, collector.finish().labels, collector.probabilities):
+        places = unlabelled(0, _clean(text))[1]
+        own = []
+        for label, first, last in sorted(entities(labels), key=lambda entity: entity[1]):
+            start, end = places[first][0], places[last][1]
+            score = float(shares[first : last + 1].min())
+            own.append({"label": label, "text": text[start:end], "start": start, "end": end, "score": score})
+        listed.append(own)
+    return listed
 
 
 def probabilities(

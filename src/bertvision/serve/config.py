@@ -12,7 +12,8 @@ from bertvision.schema import STRICT, Count, Number, Positive, validate
 
 # In format 1 members of an ensemble were display names of heads; format 2 had no calibration, format 3 no exits.
 FORMAT = 4
-VERBS = {"spans": "answer", "labels": "classify", "score": "similarity"}  # task -> method of a reader, route of the API
+# Task -> method of a reader, route of the API.
+VERBS = {"spans": "answer", "labels": "classify", "score": "similarity", "tokens": "entities"}
 BYTES, SPECIAL = 4, 3  # about as many UTF-8 bytes to a token; tokens around a pair of texts
 
 
@@ -86,14 +87,14 @@ class Exits:
 
 @dataclass(frozen=True, slots=True)
 class TaskConfig:
-    """One task of a reader. labels: the names of the classes, in order. scale: lowest and highest score.
+    """One task of a reader. labels: of classes or of words, in order. scale: lowest and highest score.
 
     threshold: the answer is "no answer" where the null score exceeds the best span's score by more than this.
     calibration: how probable "no answer" is; None where that is not known, as in readers of format 2.
     """
 
     __pydantic_config__ = STRICT
-    task: Literal["spans", "labels", "score"]
+    task: Literal["spans", "labels", "score", "tokens"]
     ensemble: Ensemble
     threshold: Number = 0.0
     decoding: Decoding = field(default_factory=Decoding)
@@ -115,7 +116,7 @@ class TaskConfig:
 
     @property
     def verb(self) -> str:
-        """The method of a reader that does this task: answer, classify or similarity."""
+        """The method of a reader that does this task: answer, classify, similarity or entities."""
         return VERBS[self.task]
 
     @property

@@ -16,6 +16,7 @@ from bertvision.serve.answers import (
     check_pairs,
     collector_of,
     cut,
+    entities_of,
     pairs_of,
     rank,
     results,
@@ -115,6 +116,10 @@ class Reader:
             if why := _difference(first, one):
                 raise UserError(f"join: {name}: has {why}, so that one pass cannot serve both")
             (own,) = one.tasks
+            if one.config.tasks[own].verb == "entities":
+                raise UserError(
+                    f"join: {name}: labels the words of single texts, so that no pass can serve it and others"
+                )
             tasks[name], about[name] = one.config.tasks[own], one.about[own]
             heads[name] = one.torch_engine("joining").heads[own]
         engine = TorchEngine(first.torch_engine("joining").backbone, heads, tasks)
@@ -196,6 +201,8 @@ class Reader:
         Windows are those of the spans. Results are as from `answers`, `classify` and `similarity`.
         """
         check_pairs(pairs)
+        if any(config.verb == "entities" for config in self.config.tasks.values()):
+            raise UserError("everything: this reader labels the words of single texts; call entities(texts)")
         found = self._read(pairs, list(self.tasks), Options.of(**options))
         return [dict(zip(found, one)) for one in zip(*found.values())]
 
@@ -223,6 +230,13 @@ class Reader:
         """The score of a pair of texts (or of one text), on the scale it was trained on; a list for lists."""
         return self._one_task("similarity", a, b, task)
 
+    def entities(self, texts: str | Sequence[str], *, task: str | None = None) -> Any:
+        """The entities of a text in order, {"label", "text", "start", "end", "score"}; a list of such for a list.
+
+        text[start:end] is the entity; score is the probability of the label of its least probable word.
+        """
+        return self._one_task("entities", texts, task=task)
+
     def _one_task(
         self, verb: str, a: str | Sequence[str], b: str | Sequence[str] | None = None, task: str | None = None
     ) -> Any:
@@ -248,7 +262,11 @@ class Reader:
         self.read_windows(windows, collectors, progress)
         found: dict[str, list[Any]] = {}
         for name, collector in collectors.items():
-            config, kept = configs[name], collector.finish()
+            config = configs[name]
+            if config.verb == "entities":
+                found[name] = entities_of(collector, texts)
+                continue
+            kept = collector.finish()
             if config.verb != "answer":
                 found[name] = results(kept, windows)
                 continue

@@ -2,13 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from bertvision.data.batches import Batch
 from bertvision.data.conll import SUFFIXES, Sentence, is_conll, load_conll
@@ -18,7 +16,6 @@ from bertvision.data.windows import Frame, Windows
 from bertvision.errors import UserError, no_panic
 from bertvision.evaluate import metrics
 from bertvision.evaluate.bootstrap import Points
-from bertvision.heads import Reduce
 from bertvision.recipe import DataRecipe, EvaluateRecipe
 from bertvision.tasks.base import (
     Dataset,
@@ -32,6 +29,12 @@ from bertvision.tasks.base import (
     same_share,
     single,
 )
+from bertvision.tasks.decode import array_of
+
+if TYPE_CHECKING:  # an exported reader labels words without torch
+    from torch import Tensor
+
+    from bertvision.heads import Reduce
 
 OUTSIDE = "O"
 NONE = -100  # the target of a token that carries no label
@@ -42,7 +45,8 @@ class Tokens(Task):
     """A label for every word of a sentence: one logit per label and token. F1 counts whole entities."""
 
     name: ClassVar[str] = "tokens"
-    reduce: ClassVar[Reduce] = "none"
+    reduce: ClassVar["Reduce"] = "none"
+    served: ClassVar[bool] = True
     metrics: tuple[str, ...] = ("precision", "recall", "f1")
 
     def __init__(self, labels: Sequence[str] = ()) -> None:
@@ -94,8 +98,10 @@ class Tokens(Task):
         notes = [f"{source}: has {', '.join(unknown)}, which the training data have not"] if unknown else []
         return Dataset(source, [], sentences, windows, None, tuple(notes))
 
-    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+    def loss(self, logits: "Tensor", batch: Batch) -> "Tensor":
         """Mean cross-entropy over the words of the batch."""
+        from torch.nn.functional import cross_entropy
+
         targets = batch.targets[:, : logits.shape[1], 0].long()  # (B, S)
         total = cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=NONE, reduction="sum")
         return total / (targets != NONE).sum().clamp(min=1)
@@ -163,18 +169,25 @@ class TokenPredictions:
 
 
 class TokenCollector:
-    """Takes logits (B, S, C) of windows in any order; a word has the likeliest label of its first token."""
+    """Takes logits (B, S, C) of windows in any order; a word has the likeliest label of its first token.
+
+    labels, probabilities: of every word of every sentence.
+    """
 
     def __init__(self, sentences: Sequence[Sentence], windows: Windows, labels: tuple[str, ...]) -> None:
         self.sentences, self.windows, self.names = sentences, windows, np.array(labels, object)
         self.labels = [np.full(len(sentence.words), OUTSIDE, object) for sentence in sentences]
+        self.probabilities = [np.ones(len(sentence.words)) for sentence in sentences]
 
-    def add(self, index: NDArray[np.int64], logits: Tensor) -> None:
-        chosen = logits.argmax(dim=-1).cpu().numpy()  # (B, S)
-        for window, row in zip(index, chosen):
-            word = self.windows.targets[window, : len(row), 1]
-            place = np.flatnonzero(word != NONE)
-            self.labels[self.windows.example[window]][word[place]] = self.names[row[place]]
+    def add(self, index: NDArray[np.int64], logits: Any) -> None:
+        for window, rows in zip(index, array_of(logits)):
+            word = self.windows.targets[window, : len(rows), 1]
+            first = np.flatnonzero(word != NONE)  # the first token of each word
+            own = rows[first].astype(np.float64)  # (words, C)
+            best, sentence = own.argmax(axis=1), self.windows.example[window]
+            weights = np.exp(own - own.max(axis=1, keepdims=True))
+            self.labels[sentence][word[first]] = self.names[best]
+            self.probabilities[sentence][word[first]] = 1 / weights.sum(axis=1)
 
     def finish(self) -> TokenPredictions:
         return TokenPredictions([sentence.id for sentence in self.sentences], [tuple(own) for own in self.labels])
@@ -199,7 +212,8 @@ def make_windows(
     for number, (sentence, item) in enumerate(zip(sentences, encoded)):
         ids, carried = np.array(item.ids, np.int32), np.full((len(item.ids), 2), NONE, np.int32)
         word, first = np.unique(_words(sentence, item.offsets), return_index=True)
-        carried[first] = [(numbers.get(sentence.labels[one], 0), one) for one in word.tolist()]
+        carried[first, 0] = [numbers.get(sentence.labels[position], 0) for position in word.tolist()]
+        carried[first, 1] = word
         for begin in range(0, max(1, len(ids) - overlap), room - overlap):
             end = begin + room
             own = carried[begin:end].copy()
