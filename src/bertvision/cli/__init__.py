@@ -116,6 +116,6 @@ def _may_speak() -> AbstractContextManager[bool]:
     """Whether this process prints the error; of several under torchrun, one does."""
     if "WORLD_SIZE" not in os.environ:
         return nullcontext(True)
-    from bertvision.runtime import tells_why
+    from bertvision.runtime import may_print_error
 
-    return tells_why()
+    return may_print_error()
