@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-
 from bertvision import toml
 from bertvision.errors import UserError
 from bertvision.registry import TASKS
@@ -319,8 +318,7 @@ def _contradictions(recipe: Recipe) -> Iterable[tuple[str, str]]:
 
 
 def _bank_contradictions(recipe: Recipe) -> Iterable[tuple[str, str]]:
-    bank = recipe.bank
-    planned = reached(recipe.finetune.epochs, recipe.finetune.checkpoints)
+    bank, planned = recipe.bank, reached(recipe.finetune.epochs, recipe.finetune.checkpoints)
     if missing := [epoch for epoch in bank.at if epoch not in planned]:
         yield "bank.at", f"{missing[0]:g} is no checkpoint; there are {', '.join(f'{epoch:g}' for epoch in planned)}"
     if bank.along:  # the heads train during fine-tuning
