@@ -53,13 +53,17 @@ class Checkpoint:
     def done(self) -> bool:
         return self.directory.is_dir()
 
+    @property
+    def encoder_file(self) -> Path:
+        return self.directory / "backbone.safetensors"
+
     def save(self, backbone: Backbone, tuning: Tuning, head: Head, about: dict[str, Any]) -> None:
         """Writes all of it or nothing: the directory appears under its name when it is complete."""
         unfinished = self.directory.with_name(f".{self.directory.name}.part")
         shutil.rmtree(unfinished, ignore_errors=True)
         try:
             unfinished.mkdir(parents=True)
-            save_tuned(backbone.model, tuning, unfinished / "backbone.safetensors")
+            save_tuned(backbone.model, tuning, unfinished / self.encoder_file.name)
             save_tensors(unfinished / self._head.name, head.state_dict(), about)
             unfinished.rename(self.directory)
             sync(self.directory.parent)
@@ -76,7 +80,7 @@ class Checkpoint:
         onto: the name of the encoder, or the encoder itself, untuned or tuned by the same plan; it is changed in place.
         """
         backbone = Backbone.load(onto) if isinstance(onto, str) else onto
-        load_tuned(backbone.model, self.directory / "backbone.safetensors")
+        load_tuned(backbone.model, self.encoder_file)
         tensors, about = load_tensors(self._head, "head", self._way_out, finite=True)
         with fitting(self._head, "head", self._way_out):
             about["head"] = saved_spec(about["head"], about)
