@@ -41,7 +41,7 @@ def learn_in_parts(
     """
     parts = [index[part :: runtime.accumulate] for part in range(runtime.accumulate)]
     learning = [learner for learner in learners if not learner.resting]
-    rows = [[learner.rows(windows) for windows in parts] for learner in learning]
+    rows = [[learner.window_count(windows) for windows in parts] for learner in learning]
     sums = [Tree() for _ in learning]
     for part in branch(runtime):
         if part >= len(parts) or not len(parts[part]):
@@ -55,7 +55,7 @@ def learn_in_parts(
         del batch, states
     for learner, own, total in zip(learning, rows, sums):
         if any(own):
-            learner.take_gradient(_over_processes(total.sum(), own, learner, runtime), sum(own), step)
+            learner.apply_gradient(_over_processes(total.sum(), own, learner, runtime), sum(own), step)
 
 
 def branch(runtime: Runtime) -> range:

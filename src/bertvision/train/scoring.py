@@ -120,11 +120,11 @@ def _gathered(own: Sequence[_BatchLogits], runtime: Runtime) -> list[_BatchLogit
     for result in own:
         tensors = {f"{position:06d}": logits.contiguous() for position, logits in enumerate(result.logits)}
         content = save(tensors | {"seconds": torch.tensor(result.seconds, dtype=torch.float64)})
-    received = [load(each) for each in runtime.gather(content) if each]
-    seconds = [each.pop("seconds").tolist() for each in received]
-    return [
-        _BatchLogits([each[key] for key in sorted(each)], seconds_of) for each, seconds_of in zip(received, seconds)
-    ]
+    results = []
+    for tensors in [load(received) for received in runtime.gather(content) if received]:
+        seconds = tensors.pop("seconds").tolist()
+        results.append(_BatchLogits([tensors[key] for key in sorted(tensors)], seconds))
+    return results
 
 
 def _flops(backbone: Backbone, ensemble: Ensemble, heads: Mapping[Member, Head], windows: Windows) -> int | None:
