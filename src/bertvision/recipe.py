@@ -6,12 +6,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Interval
-
 from bertvision import toml
 from bertvision.errors import UserError
 from bertvision.registry import TASKS
-from bertvision.schema import LARGEST, STRICT, Count, NonNegative, Positive, Share, refuse_nul, validate
+from bertvision.schema import LARGEST, STRICT, Count, Interval, NonNegative, Positive, Share, refuse_nul, validate
 
 
 @dataclass(frozen=True)
@@ -291,21 +289,20 @@ def from_table(table: Mapping[str, Any], where: str = "recipe") -> Recipe:
 
 def _contradictions(recipe: Recipe) -> Iterable[tuple[str, str]]:
     """(key, what to do) for values that each have the right type and are impossible, alone or together."""
-    data, tuning, bank = recipe.data, recipe.finetune, recipe.bank
+    data, tuning, depth = recipe.data, recipe.finetune, head_spec(recipe.finetune.head).get("depth", 0)
     for key, text in (("backbone.name", recipe.backbone.name), ("data.train", data.train), ("data.test", data.test)):
         if not text.strip():
             yield key, "must not be empty"
-    lists: dict[str, tuple] = {"seeds": recipe.seeds, "bank.fractions": bank.fractions}
+    lists: dict[str, tuple] = {"seeds": recipe.seeds, "bank.fractions": recipe.bank.fractions}
     for key, values in {**lists, "evaluate.ensembles": recipe.evaluate.ensembles}.items():
         if len(set(values)) < max(1, len(values)):
             yield key, "give at least one, each once"
     if data.overlap > 0.75 * data.max_length:
         yield "data.overlap", f"{data.overlap} must be at most three quarters of data.max_length"
-    for where, entry in ("finetune.head", tuning.head), *(("heads", one) for one in recipe.heads):
+    for where, entry in ("finetune.head", tuning.head), *(("heads", head) for head in recipe.heads):
         if 0 < head_spec(entry).get("places", 0) < data.max_length:
             yield where, f"places must be at least data.max_length, {data.max_length}"
-        depth = head_spec(tuning.head).get("depth", 0)  # blocks above it are not tuned
-        if depth and not 0 < head_spec(entry).get("depth", 0) <= depth:
+        if depth and not 0 < head_spec(entry).get("depth", 0) <= depth:  # blocks above are not tuned
             yield where, f"finetune.head stops at block {depth}: give every head a depth of {depth} or less"
     if len(data.text) > 2:
         yield "data.text", "one column, or two for pairs of texts"
@@ -317,18 +314,22 @@ def _contradictions(recipe: Recipe) -> Iterable[tuple[str, str]]:
         yield "finetune.precision", 'with lower = "stored" only "fp32" is possible'
     if tuning.lower == "stored" and recipe.runtime.gradient_checkpointing:
         yield "runtime.gradient_checkpointing", 'with lower = "stored" the blocks above keep their states; give false'
-    planned = reached(tuning.epochs, tuning.checkpoints)
+    yield from _bank_contradictions(recipe)
+
+
+def _bank_contradictions(recipe: Recipe) -> Iterable[tuple[str, str]]:
+    bank, planned = recipe.bank, reached(recipe.finetune.epochs, recipe.finetune.checkpoints)
     if missing := [epoch for epoch in bank.at if epoch not in planned]:
         yield "bank.at", f"{missing[0]:g} is no checkpoint; there are {', '.join(f'{epoch:g}' for epoch in planned)}"
-    if bank.feed == "along":  # the heads train during fine-tuning
+    if bank.along:  # the heads train during fine-tuning
         for key in [key for key in ("at", "patience", "checkpoints") if getattr(bank, key)]:
             yield f"bank.{key}", 'feed = "along" has no early stop and keeps heads at finetune.checkpoints; give none'
         if bank.states == "stored":
             yield "bank.states", 'feed = "along" reads no store; give "auto"'
     elif bank.settle:
         yield "bank.settle", 'finishes heads that learn along; set bank.feed = "along"'
-    along = bank.feed == "along" or bank.checkpoints or bank.fractions != (1.0,)
-    if bank.solve and (along or recipe.task not in ("labels", "score")):
+    in_steps = bank.along or bank.checkpoints or bank.fractions != (1.0,)
+    if bank.solve and (in_steps or recipe.task not in ("labels", "score")):
         yield "bank.solve", 'is for labels and scores, and feed = "after" without checkpoints and fractions; give false'
 
 
@@ -340,8 +341,8 @@ def head_spec(entry: str | Mapping[str, Any]) -> dict[str, Any]:
 
 def reached(epochs: float, checkpoints: Iterable[float]) -> list[float]:
     """The epochs at which tuning leaves checkpoints: those asked for before its end, and the end."""
-    found = {epoch for epoch in checkpoints if epoch < epochs} | {epochs}
-    return sorted({float(f"{epoch:g}") for epoch in found})  # as in file names: 0.1 + 0.2 is 0.3
+    ends = {epoch for epoch in checkpoints if epoch < epochs} | {epochs}
+    return sorted({float(f"{epoch:g}") for epoch in ends})  # as in file names: 0.1 + 0.2 is 0.3
 
 
 def has_heads(recipe: Recipe, epoch: float) -> bool:
