@@ -147,7 +147,7 @@ class Score(Task):
         numbers = {name: predictions.numbers for name, predictions in singles.items()}
         return {
             "members": {name: describe(gold, judged.predictions) for name, judged in members.items()},
-            "agreement": agreement(numbers, lambda judged, other: metrics.pearson(judged, other) / 100),
+            "agreement": agreement(numbers, lambda numbers, others: metrics.pearson(numbers, others) / 100),
             "errors": mistakes(dataset.records, gold, singles),
         }
 

@@ -125,7 +125,7 @@ class Tokens(Task):
     def analyse(self, dataset: Dataset, members: Mapping[str, Judged]) -> dict[str, Any]:
         singles = single(members)
         words = {
-            name: np.array([label for labels in judged.labels for label in labels]) for name, judged in singles.items()
+            name: np.array([label for labels in predictions.labels for label in labels]) for name, predictions in singles.items()
         }
         return {
             "members": {name: self._describe(judged.predictions, dataset) for name, judged in members.items()},
