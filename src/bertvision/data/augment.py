@@ -73,11 +73,11 @@ def add_edited(articles: Articles, ratio: float) -> Articles:
         names = sorted({name for paragraph in paragraphs for name in NAME.findall(paragraph["context"])})
         chosen = [pair for n, pair in enumerate(answerable, number) if _is_chosen(n, ratio)]
         number += len(answerable)
-        known = {home: {normalize(qa["question"]) for qa in paragraphs[home]["qas"]} for home, _ in chosen}
-        for home, qa in chosen:
-            edited = edit(qa, paragraphs[home]["context"], names)
-            if edited is not None and normalize(edited) not in known[home]:
-                paragraphs[home]["qas"].append(_unanswerable(qa["id"] + EDITED, edited))
+        questions_of = {index: {normalize(qa["question"]) for qa in paragraphs[index]["qas"]} for index, _ in chosen}
+        for index, qa in chosen:
+            edited = edit(qa, paragraphs[index]["context"], names)
+            if edited is not None and normalize(edited) not in questions_of[index]:
+                paragraphs[index]["qas"].append(_unanswerable(qa["id"] + EDITED, edited))
     return result
 
 
@@ -91,7 +91,9 @@ def _with_is_impossible(articles: Articles) -> Articles:
 
 def _answerable(article: dict[str, Any]) -> list[tuple[int, Question]]:
     """The answerable questions of an article, each with the number of its paragraph."""
-    return [(home, qa) for home, each in enumerate(article["paragraphs"]) for qa in each["qas"] if qa["answers"]]
+    return [
+        (index, qa) for index, paragraph in enumerate(article["paragraphs"]) for qa in paragraph["qas"] if qa["answers"]
+    ]
 
 
 def _unanswerable(name: str, question: str) -> Question:
@@ -117,9 +119,9 @@ def _add_to_paragraphs(
     contexts = [paragraph["context"] for paragraph in paragraphs]
     searchable = [_searchable(context) for context in contexts]
     rows = similarities([qa["question"] for _, qa, _ in wanted], contexts)
-    for (own, qa, count), similar in zip(wanted, rows):
+    for (own_index, qa, count), similar in zip(wanted, rows):
         golds = [_searchable(answer["text"]) for answer in qa["answers"]]
-        others = [index for index in np.argsort(-similar, kind="stable").tolist() if index != own]
+        others = [index for index in np.argsort(-similar, kind="stable").tolist() if index != own_index]
         without_answer = (index for index in others if not _holds_any(searchable[index], golds))
         for rank, other in zip(range(1, count + 1), without_answer):
             name = f"{qa['id']}{NEGATIVE}" + (f"-{rank}" if rank > 1 else "")

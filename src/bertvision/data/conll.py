@@ -55,14 +55,14 @@ def load_conll(path: Path | str, text: str | None = None) -> list[Sentence]:
         is_comment = cells and cells[0].startswith("#") and not (len(cells) == width and LABEL.fullmatch(cells[-1]))
         if not cells or is_comment or cells[0] == "-DOCSTART-":
             continue
-        place = f"{path}: line {number}"
+        where = f"{path}: line {number}"
         if len(cells) < 2:
-            raise UserError(f"{place}: has one column, {cells[0]!r}; it needs a word and its label, as in 'Rome B-LOC'")
+            raise UserError(f"{where}: has one column, {cells[0]!r}; it needs a word and its label, as in 'Rome B-LOC'")
         if not cells[0]:
-            raise UserError(f"{place}: the word is empty; a line without word and label ends a sentence")
+            raise UserError(f"{where}: the word is empty; a line without word and label ends a sentence")
         if not LABEL.fullmatch(cells[-1]):
             raise UserError(
-                f"{place}: {cells[-1]!r} in the last column is not a label; labels are O, B-TYPE and I-TYPE"
+                f"{where}: {cells[-1]!r} in the last column is not a label; labels are O, B-TYPE and I-TYPE"
             )
         unfinished.append((cells[0], cells[-1]))
     if not sentences:

@@ -106,8 +106,8 @@ def fetch_dev_set(
     return path
 
 
-def _is_official(path: Path, about: tuple[int, str]) -> bool:
-    size, digest = about
+def _is_official(path: Path, size_and_digest: tuple[int, str]) -> bool:
+    size, digest = size_and_digest
     if not path.is_file() or path.stat().st_size != size:
         return False
     with path.open("rb") as file:

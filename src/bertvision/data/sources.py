@@ -182,7 +182,7 @@ def _indices_of(articles: Articles, name: str, source: str) -> list[int]:
     if name in titles:
         return [index for index, title in enumerate(titles) if title == name]
     first, _, last = name.partition("-")
-    numbers = [int(each) for each in (first, last or first) if each.isdecimal()]
+    numbers = [int(number) for number in (first, last or first) if number.isdecimal()]
     if len(numbers) < 2:
         raise UserError(f"{source}: has no article {name!r}; {nearest(name, titles)}")
     if not 1 <= numbers[0] <= numbers[1] <= len(titles):

@@ -71,8 +71,8 @@ def check_fits(
         name, split = glue.parse(part)
         its_labels = glue.GLUE[name].labels
         if labels is not None and set(its_labels) != set(labels):
-            ours, theirs = (", ".join(names) or "scores" for names in (labels, its_labels))
-            raise UserError(f"{where}{part}: has {theirs}, and {data.train} has {ours}; name data with the same")
+            expected, present = (", ".join(names) or "scores" for names in (labels, its_labels))
+            raise UserError(f"{where}{part}: has {present}, and {data.train} has {expected}; name data with the same")
         if labelled and not glue.is_labelled(split):
             raise UserError(
                 f"{where}{part}: comes without labels and cannot be scored or learnt from; name a train or dev set "

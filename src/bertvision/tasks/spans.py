@@ -123,7 +123,7 @@ class Spans(Task):
         scores = question_scores(dataset.articles, predictions.answers(threshold))
         spans = question_scores(dataset.articles, predictions.best())
         has = answerable(dataset.articles)
-        rows = [(*own, spans[key][1], has[key], not has[key]) for key, own in scores.items()]
+        rows = [(*exact_and_f1, spans[key][1], has[key], not has[key]) for key, exact_and_f1 in scores.items()]
         return Points(np.array(rows, dtype=np.float64), POINTS)
 
     def analyse(self, dataset: Dataset, members: Mapping[str, Judged]) -> dict[str, Any]:
@@ -309,7 +309,7 @@ def sorts_of_mistake(records: Sequence[Record], verdicts: Mapping[str, Verdict])
     gives_answer = np.array([[bool(text) for text in verdict.answers] for verdict in members])
     wrong, certain = ~right.any(axis=0), np.abs(doubt).min(axis=0)
     answered, silent = wrong & gives_answer.all(axis=0), wrong & has & ~gives_answer.any(axis=0)
-    alike = np.ptp([*coded({name: one.answers for name, one in verdicts.items()}).values()], axis=0) == 0
+    alike = np.ptp([*coded({name: verdict.answers for name, verdict in verdicts.items()}).values()], axis=0) == 0
     held_back = silent & (spans.min(axis=0) == 1)
     sorts: list[Sort] = [
         ("there is no answer, yet all members give one, and are sure", answered & ~has, certain),

@@ -125,7 +125,8 @@ class Tokens(Task):
     def analyse(self, dataset: Dataset, members: Mapping[str, Judged]) -> dict[str, Any]:
         singles = single(members)
         words = {
-            name: np.array([label for labels in predictions.labels for label in labels]) for name, predictions in singles.items()
+            name: np.array([label for labels in predictions.labels for label in labels])
+            for name, predictions in singles.items()
         }
         return {
             "members": {name: self._describe(judged.predictions, dataset) for name, judged in members.items()},
@@ -143,8 +144,16 @@ class Tokens(Task):
         counts = metrics.confusion(gold, predicted, len(self.labels)).astype(int)
         by_type = []
         for kind in sorted({label[2:] for label in self.labels if label != OUTSIDE}):
-            both = [[{entity for entity in entities(side) if entity[0] == kind} for side in pair] for pair in pairs]
-            values = np.array([(len(gold & said), len(said), len(gold)) for gold, said in both], np.float64)
+            found_entities = [
+                [{entity for entity in entities(side) if entity[0] == kind} for side in pair] for pair in pairs
+            ]
+            values = np.array(
+                [
+                    (len(gold & predicted_entities), len(predicted_entities), len(gold))
+                    for gold, predicted_entities in found_entities
+                ],
+                np.float64,
+            )
             by_type.append({"group": kind, "questions": int(values[:, 2].sum()), "f1": f1(values)})
         confusion = {"labels": list(self.labels), "matrix": counts.tolist()}
         return self.scores(predictions, dataset, 0.0) | {"confusion": confusion, "by_type": by_type}
