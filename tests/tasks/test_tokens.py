@@ -89,7 +89,7 @@ def test_every_word_is_labelled_in_one_window(family, words):
     assert [LABELS[number] for number in found[:, 0]] == labels
     for number in range(len(windows)):  # labels are on real tokens, never on [CLS], [SEP] or padding
         places = np.flatnonzero(windows.targets[number, :, 0] != NONE)
-        assert set(places) <= set(range(windows.context_at[number], windows.context_end[number]))
+        assert set(places) <= set(range(1, windows.lengths[number] - 1))
 
 
 def test_right_logits_give_the_labels_back_in_any_order_and_padding():

@@ -46,24 +46,29 @@ class States:
 
     def only(self, reads: Reads) -> "States":
         """The same states, of no more layers than these; a view where they are neighbours."""
-        known = self.numbers or tuple(range(self.layers.shape[1]))
-        wanted = known[-1:] if reads == "last" else tuple(n for n in known if n >= 0) if reads == "all" else reads
-        if wanted == known:
+        present = self._present()
+        wanted = present[-1:] if reads == "last" else tuple(n for n in present if n >= 0) if reads == "all" else reads
+        if wanted == present:
             return self
-        places = [self._place(number) for number in wanted]
-        run = slice(places[0], places[-1] + 1)
-        chosen = run if run.stop - run.start == len(places) else places
-        return States(self.layers[:, chosen], self.mask, wanted)
+        indices = [self._index(number) for number in wanted]
+        run = slice(indices[0], indices[-1] + 1)
+        are_neighbours = run.stop - run.start == len(indices)
+        return States(self.layers[:, run if are_neighbours else indices], self.mask, wanted)
 
     def layer(self, number: int) -> Tensor:
         """The states of layer `number`, (batch, token, width); 0 is the embedding output."""
-        return self.layers[:, self._place(number)]
+        return self.layers[:, self._index(number)]
 
-    def _place(self, number: int) -> int:
-        known = self.numbers or tuple(range(self.layers.shape[1]))
-        if number not in known:
-            raise ValueError(f"layer {number} is not among {list(known)}: a head must declare what it reads")
-        return known.index(number)
+    def _present(self) -> tuple[int, ...]:
+        """The numbers of the layers that are here."""
+        return self.numbers or tuple(range(self.layers.shape[1]))
+
+    def _index(self, number: int) -> int:
+        """The place of layer `number` in `layers`."""
+        present = self._present()
+        if number not in present:
+            raise ValueError(f"layer {number} is not among {list(present)}: a head must declare what it reads")
+        return present.index(number)
 
 
 def numbered(reads: Reads, depth: int) -> tuple[int, ...]:
@@ -85,10 +90,10 @@ def deepest(several: Iterable[Reads], depth: int) -> int:
 
 def together(several: Iterable[Reads], depth: int) -> Reads:
     """The union of several; the last layer if there are none."""
-    found = tuple(sorted({number for reads in several for number in numbered(reads, depth)}))
-    if found == tuple(range(depth)):
+    numbers = tuple(sorted({number for reads in several for number in numbered(reads, depth)}))
+    if numbers == tuple(range(depth)):
         return "all"
-    return found if found and found != (depth - 1,) else "last"
+    return numbers if numbers and numbers != (depth - 1,) else "last"
 
 
 def spelt(reads: Reads) -> str:

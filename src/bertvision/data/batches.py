@@ -43,8 +43,8 @@ def gather(windows: Windows, index: NDArray[np.int64], pad: int = 0) -> dict[str
     lengths = windows.starts[index + 1] - starts
     column = np.arange(lengths.max(initial=1))
     mask = column < lengths[:, None]  # (B, S)
-    place = np.where(mask, starts[:, None] + column, 0)
-    ids, types = np.where(mask, windows.ids[place], pad), np.where(mask, windows.types[place], 0)
+    tokens = np.where(mask, starts[:, None] + column, 0)
+    ids, types = np.where(mask, windows.ids[tokens], pad), np.where(mask, windows.types[tokens], 0)
     return {"ids": ids.astype(np.int64), "types": types.astype(np.int64), "mask": mask}
 
 
@@ -73,8 +73,8 @@ class Ragged:
         """Puts the rows of the windows `index`, (rows of all of them, columns), in their place."""
         first, lengths = self.starts[index], self.starts[index + 1] - self.starts[index]
         shift = first - (np.cumsum(lengths) - lengths)  # from a row's number among `rows` to that in `values`
-        place = np.repeat(shift, lengths) + np.arange(int(lengths.sum()))
-        self.values[place] = rows.to(self.values)
+        positions = np.repeat(shift, lengths) + np.arange(int(lengths.sum()))
+        self.values[positions] = rows.to(self.values)
 
 
 class BatchPlan:

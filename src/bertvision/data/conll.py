@@ -57,25 +57,25 @@ def load_conll(path: Path | str, text: str | None = None) -> list[Sentence]:
     lines = [_columns(line) for line in (read_text(path) if text is None else text).split("\n")]
     width = next((len(cells) for cells in lines if cells and not cells[0].startswith("#")), 0)
     sentences: list[Sentence] = []
-    open_: list[tuple[str, str]] = []  # words and labels of a sentence that has not ended
+    unfinished: list[tuple[str, str]] = []  # words and labels of a sentence that has not ended
     for number, cells in enumerate([*lines, []], start=1):
-        if not cells and open_:
-            words, labels = zip(*open_)
+        if not cells and unfinished:
+            words, labels = zip(*unfinished)
             sentences.append(Sentence(str(len(sentences)), words, to_bio(labels)))
-            open_ = []
+            unfinished = []
         is_comment = cells and cells[0].startswith("#") and not (len(cells) == width and LABEL.fullmatch(cells[-1]))
         if not cells or is_comment or cells[0] == "-DOCSTART-":
             continue
-        place = f"{path}: line {number}"
+        where = f"{path}: line {number}"
         if len(cells) < 2:
-            raise UserError(f"{place}: has one column, {cells[0]!r}; it needs a word and its label, as in 'Rome B-LOC'")
+            raise UserError(f"{where}: has one column, {cells[0]!r}; it needs a word and its label, as in 'Rome B-LOC'")
         if not cells[0]:
-            raise UserError(f"{place}: the word is empty; a line without word and label ends a sentence")
+            raise UserError(f"{where}: the word is empty; a line without word and label ends a sentence")
         if not LABEL.fullmatch(cells[-1]):
             raise UserError(
-                f"{place}: {cells[-1]!r} in the last column is not a label; labels are O, B-TYPE and I-TYPE"
+                f"{where}: {cells[-1]!r} in the last column is not a label; labels are O, B-TYPE and I-TYPE"
             )
-        open_.append((cells[0], cells[-1]))
+        unfinished.append((cells[0], cells[-1]))
     if not sentences:
         raise UserError(f"{path}: has no sentences; a line holds a word and its label, a blank line ends a sentence")
     return sentences
