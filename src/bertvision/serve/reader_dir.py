@@ -103,10 +103,7 @@ def load_backbone(directory: Path, config: ReaderConfig, name: str | None, runti
         plan = load_tuned(backbone.model, directory / ENCODER)
         backbone.compressed = plan.compressed
         if asdict(plan.tuning) != asdict(Tuning()) | config.tuning:
-            raise UserError(
-                f"{directory / CONFIG}: tuning: is not the plan that {ENCODER} was tuned by; copy or build the reader "
-                "again"
-            )
+            raise UserError(f"{directory / CONFIG}: tuning: is not the plan that {ENCODER} was tuned by; {WAY_OUT}")
     return backbone.eval()
 
 
