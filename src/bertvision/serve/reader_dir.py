@@ -94,7 +94,8 @@ def load_backbone(directory: Path, config: ReaderConfig, name: str | None, runti
         if backbone.name == config.backbone and backbone.name in PACKAGED:  # their weights never change
             from bertvision.backbone.packages import directory_of
 
-            way_out = f"delete {directory_of(backbone.name)} to have it fetched again"
+            way_out = f"delete {directory_of(backbone.name)} to have it fetched again, or build the reader again"
+            way_out += " if it was made by an older version"
         raise UserError(
             f"{directory}: the backbone {backbone.name} has other weights (fingerprint {fingerprint[:12]}…) than the "
             f"one this reader was made with ({config.fingerprint[:12]}…); {way_out}"
