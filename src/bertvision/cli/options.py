@@ -37,7 +37,7 @@ Seed = Annotated[int | None, opt("Seed; the first if not given.")]
 Task = Annotated[str, opt("spans, labels, score or tokens.")]
 Outputs = Annotated[int, opt("Classes, for labels and tokens.")]
 Answerable = Annotated[
-    float | None, opt("Share of questions expected to have an answer; moves the no-answer threshold.")
+    float | None, opt("Share of questions expected to have an answer; that of the tune set if not given.")
 ]
 AsJson = Annotated[bool, opt("Print results as JSON, and nothing else, on stdout.", "--json")]
 Device = Annotated[str, opt("cpu, cuda, cuda:1, mps or xpu; as the recipe says if not given.", "--device")]
