@@ -1,6 +1,7 @@
 """The reader that comes with the package: small, complete, the default, and it answers real questions."""
 
 import json
+import shutil
 
 import pytest
 from safetensors.torch import load_file
@@ -9,7 +10,7 @@ from bertvision import Reader
 from bertvision.data.squad import read_articles
 from bertvision.evaluate.squad import score
 from bertvision.serve.reader_dir import CARD, PACKAGED, read_config
-from checks import shown
+from checks import error_of, shown
 from real import DATA, marco, needs_squad
 
 POCKET = PACKAGED / "pocket"
@@ -59,6 +60,16 @@ def test_it_answers_what_the_text_says_and_nothing_else(pocket):
         assert MILL[found["start"] : found["end"]] == found["answer"]
     assert pocket(question="What is the capital of Mongolia?", context=MILL)["answer"] == ""
     assert "Ada Moss" in json.dumps(json.loads(shown("ask", "Who built the mill?", "--context", MILL, "--json")))
+
+
+def test_one_of_an_older_version_that_knew_its_encoder_otherwise_is_refused(tmp_path):
+    marco()
+    old = shutil.copytree(POCKET, tmp_path / "old")
+    config = json.loads((old / "config.json").read_text())
+    config["backbone"]["fingerprint"] = "0" * 64
+    (old / "config.json").write_text(json.dumps(config))
+    message = error_of(Reader.from_pretrained, old)
+    assert "to have it fetched again, or build the reader again if it was made by an older version" in message
 
 
 @needs_squad

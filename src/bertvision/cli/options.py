@@ -37,7 +37,7 @@ Seed = Annotated[int | None, opt("Seed; the first if not given.")]
 Task = Annotated[str, opt("spans, labels, score or tokens.")]
 Outputs = Annotated[int, opt("Classes, for labels and tokens.")]
 Answerable = Annotated[
-    float | None, opt("Share of questions expected to have an answer; moves the no-answer threshold.")
+    float | None, opt("Share of questions expected to have an answer; that of the tune set if not given.")
 ]
 EarlyExit = Annotated[
     float | None, opt("Stop early where a lower read-out is sure, at this loss on tune; reader --exits.", min=0)

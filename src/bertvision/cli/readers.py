@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 DEFAULT_READER = "pocket"  # comes with the package
 READER = "A reader's directory (runs/NAME/reader) or hub name."
+AskAnswerable = Annotated[
+    float | None,
+    opt("Share of questions expected to have an answer; if not given 0.8 for one text, for several the tune set's."),
+]
 EncoderPath = Annotated[str | None, opt("The reader's encoder, if it has moved.", "--backbone")]
 ReaderDevice = Annotated[str, opt("auto (a GPU, if there is one), cpu, cuda, cuda:1, mps or xpu.", "--device")]
 ReaderPrecision = Annotated[str, opt("fp32, bf16, or auto: the quicker one.", "--precision")]
@@ -90,7 +94,7 @@ def ask(
     reader: Annotated[str, opt(READER)] = DEFAULT_READER,
     top_k: Annotated[int, opt("How many answers to show.", min=1)] = 1,
     threshold: Annotated[float | None, opt('"No answer" from this probability on.', min=0, max=1)] = None,
-    answerable: Answerable = None,
+    answerable: AskAnswerable = None,
     backbone: EncoderPath = None,
     engine: EngineName = "auto",
     device: ReaderDevice = "auto",

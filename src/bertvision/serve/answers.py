@@ -67,16 +67,15 @@ class Options:
         limit = given.get("no_answer_threshold")
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, Real) or not 0 <= float(limit) <= 1):
             raise UserError(f"no_answer_threshold: must be a probability from 0 to 1, not {limit!r}")
-        expected = given.get("answerable")
-        if expected is not None:
-            expected = check_answerable(expected)
+        share = given.get("answerable")
+        share = None if share is None else check_answerable(share)
         if given.get("handle_impossible_answer") in (False, 0):
             if limit is not None:
                 raise UserError("handle_impossible_answer: False is no_answer_threshold = 1; give only one of them")
             limit = 1.0
         limit = None if limit is None else float(limit)
         words = bool(given.get("align_to_words", True))
-        return cls(int(top_k), limit, bool(given.get("layers")), int(longest or 0), words, expected)
+        return cls(int(top_k), limit, bool(given.get("layers")), int(longest or 0), words, share)
 
     def over(self, config: TaskConfig) -> TaskConfig:
         """A task's configuration with these options applied."""
@@ -102,7 +101,7 @@ def pairs_of(question: Asked, context: str | Sequence[str] | None) -> tuple[list
         return [_pair(question)], False
     if context is None:
         if isinstance(question, Sequence) and not isinstance(question, str):
-            return [_pair(one) for one in question], True
+            return [_pair(entry) for entry in question], True
         raise UserError("context: give the text to look in, as reader(question=..., context=...)")
     if question is None:
         raise UserError("question: give what is asked, as reader(question=..., context=...)")
@@ -126,10 +125,10 @@ def text_pairs(a: str | Sequence[str], b: str | Sequence[str] | None) -> tuple[l
     return examples, several
 
 
-def _pair(one: Any) -> tuple[str, str]:
-    if not isinstance(one, Mapping) or not {"question", "context"} <= set(one):
+def _pair(entry: Any) -> tuple[str, str]:
+    if not isinstance(entry, Mapping) or not {"question", "context"} <= set(entry):
         raise UserError('give each question as {"question": ..., "context": ...}, or name question and context apart')
-    return one["question"], one["context"]
+    return entry["question"], entry["context"]
 
 
 def _aligned(given: Mapping[str, Any]) -> tuple[list[Any], bool]:
@@ -174,15 +173,15 @@ def _sentences(texts: Sequence[tuple[str, ...]]) -> list[Sentence]:
 
 def cut(tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]], config: TaskConfig) -> Windows:
     """Windows as in training: one for each text or pair, or several where the second text of a pair is long."""
-    cutting = config.windows
+    sizes = config.windows
     if config.verb == "entities":
         from bertvision.tasks.tokens import make_windows as make_sentence_windows
 
-        return make_sentence_windows(tokenizer, _sentences(texts), config.labels, cutting.max_length, cutting.overlap)
-    if cutting.too_long == "windows":
-        return make_windows(tokenizer, as_records(texts), cutting.max_length, cutting.overlap)
+        return make_sentence_windows(tokenizer, _sentences(texts), config.labels, sizes.max_length, sizes.overlap)
+    if sizes.too_long == "windows":
+        return make_windows(tokenizer, as_records(texts), sizes.max_length, sizes.overlap)
     clean = [tuple(map(_clean, example)) for example in texts]
-    return make_text_windows(tokenizer, clean, np.zeros(len(texts), np.int64), cutting.max_length)
+    return make_text_windows(tokenizer, clean, np.zeros(len(texts), np.int64), sizes.max_length)
 
 
 def collector_of(config: TaskConfig, texts: Sequence[tuple[str, ...]], windows: Windows, top_k: int = 1) -> Any:
@@ -207,15 +206,15 @@ def collector_of(config: TaskConfig, texts: Sequence[tuple[str, ...]], windows: 
     return ScoreCollector([str(row) for row in range(len(windows))], Scale(*config.scale))
 
 
-def results(predictions: Any, windows: Windows) -> list[Any]:
+def results_of(predictions: Any, windows: Windows) -> list[Any]:
     """Of each example {"label", "score", "scores": {label: probability}}, or its score: the mean over its windows."""
     if hasattr(predictions, "numbers"):  # of a score; else of labels
         return (np.bincount(windows.example, predictions.numbers) / np.bincount(windows.example)).tolist()
-    found = []
-    for label, shares in zip(predictions.values(), predictions.probabilities.tolist()):
-        scores = dict(zip(predictions.labels, shares))
-        found.append({"label": label, "score": scores[label], "scores": scores})
-    return found
+    results = []
+    for label, probabilities in zip(predictions.values(), predictions.probabilities.tolist()):
+        scores = dict(zip(predictions.labels, probabilities))
+        results.append({"label": label, "score": scores[label], "scores": scores})
+    return results
 
 
 def entities_of(collector: Any, texts: Sequence[tuple[str, ...]]) -> list[list[dict[str, Any]]]:
@@ -225,16 +224,16 @@ def entities_of(collector: Any, texts: Sequence[tuple[str, ...]]) -> list[list[d
     """
     from bertvision.tasks.tokens import entities
 
-    listed = []
-    for (text,), labels, shares in zip(texts, collector.finish().labels, collector.probabilities):
-        places = unlabelled(0, _clean(text))[1]
-        own = []
+    results = []
+    for (text,), labels, probabilities in zip(texts, collector.finish().labels, collector.probabilities):
+        words = unlabelled(0, _clean(text))[1]
+        entities_of_text = []
         for label, first, last in sorted(entities(labels), key=lambda entity: entity[1]):
-            start, end = places[first][0], places[last][1]
-            score = float(shares[first : last + 1].min())
-            own.append({"label": label, "text": text[start:end], "start": start, "end": end, "score": score})
-        listed.append(own)
-    return listed
+            start, end = words[first][0], words[last][1]
+            place = {"text": text[start:end], "start": start, "end": end}
+            entities_of_text.append({"label": label} | place | {"score": float(probabilities[first : last + 1].min())})
+        results.append(entities_of_text)
+    return results
 
 
 def probabilities(
@@ -269,52 +268,53 @@ def rank(predictions: SpanPredictions, row: int, context: str, config: TaskConfi
     comes first, with answer "" and start = end = 0. Candidates that are one answer are one, see `merged`.
     """
     limit, doubt = options.limit, float(predictions.no_answer[row])
-    found = int(np.isfinite(predictions.scores[row]).sum())
+    count = int(np.isfinite(predictions.scores[row]).sum())  # candidates; fewer where the text is short
     shares, nothing = probabilities(
-        predictions.scores[row, :found], doubt, config.threshold, config.decoding.nbest, config.calibration
+        predictions.scores[row, :count], doubt, config.threshold, config.decoding.nbest, config.calibration
     )
-    silent = (doubt > config.threshold if limit is None else nothing > limit) if found else True
+    silent = (doubt > config.threshold if limit is None else nothing > limit) if count else True
     ranking = Ranking([], [])
     if silent:
         ranking.answers.append({"answer": "", "score": nothing, "start": 0, "end": 0, "no_answer_score": nothing})
         ranking.chars.append((0, 0))
-    decoded = predictions.chars[row, :found].tolist()
-    places = [whole(context, start, end, words=options.words) for start, end in decoded]
+    decoded = predictions.chars[row, :count].tolist()
+    spans = [whole(context, start, end, words=options.words) for start, end in decoded]
     room = options.top_k - len(ranking.answers)
-    for best, share in merged(context, places, shares.tolist(), config.decoding.nbest, room):
-        first, last = places[best]
-        place = {"answer": context[first:last], "score": share, "start": first, "end": last}
-        ranking.answers.append(place | {"no_answer_score": nothing})
+    for best, share in merged(context, spans, shares.tolist(), config.decoding.nbest, room):
+        start, end = spans[best]
+        ranking.answers.append(
+            {"answer": context[start:end], "score": share, "start": start, "end": end, "no_answer_score": nothing}
+        )
         ranking.chars.append(tuple(decoded[best]))
     return ranking
 
 
 def merged(
-    context: str, places: Sequence[tuple[int, int]], shares: Sequence[float], among: int, most: int
+    context: str, spans: Sequence[tuple[int, int]], shares: Sequence[float], among: int, most: int
 ) -> list[tuple[int, float]]:
     """Candidates that are one answer with a comma more or a word less, as one: (its most probable one, their sum).
 
-    places: spans of the context, the most probable first. A span joins the first group whose most probable span it
+    spans: of the context, the most probable first. A span joins the first group whose most probable span it
     overlaps if, articles and signs aside, one of the two has all words of the other, or at least half of all their
     words are common to both. At most `most`: the group of the most probable span first, so that the answer is the one
     that evaluation scores, then the others by their sums. Only the first `among` candidates add to sums, so that these
     do not depend on how many there are.
     """
-    best: list[tuple[int, frozenset[str]]] = []
+    best: list[tuple[int, frozenset[str]]] = []  # of each group: its most probable span, and the words of that
     sums: list[float] = []
-    for place, (start, end) in enumerate(places):
-        if place >= among and len(best) >= most:
+    for number, (start, end) in enumerate(spans):
+        if number >= among and len(best) >= most:
             break
         words = frozenset(normalize(" ".join(WORD.findall(context[start:end]))).split())
         for group, (top, others) in enumerate(best):
-            overlaps = start < places[top][1] and places[top][0] < end
+            overlaps = start < spans[top][1] and spans[top][0] < end
             common, either = len(words & others), len(words | others)
             if overlaps and (common == min(len(words), len(others)) or 2 * common >= either):
-                sums[group] += shares[place] if place < among else 0.0
+                sums[group] += shares[number] if number < among else 0.0
                 break
         else:
-            best.append((place, words))
-            sums.append(shares[place])
+            best.append((number, words))
+            sums.append(shares[number])
     groups = [(top, total) for (top, _), total in zip(best, sums)]
     return [*groups[:1], *sorted(groups[1:], key=lambda group: -group[1])][:most]
 
@@ -332,8 +332,9 @@ def whole(text: str, start: int, end: int, *, words: bool = True) -> tuple[int, 
     return start, end
 
 
-def _is_within_word(text: str, place: int) -> bool:
-    return all((one.isalnum() or _is_mark(one)) and not UNSPACED.match(one) for one in text[place - 1 : place + 1])
+def _is_within_word(text: str, at: int) -> bool:
+    around = text[at - 1 : at + 1]
+    return all((letter.isalnum() or _is_mark(letter)) and not UNSPACED.match(letter) for letter in around)
 
 
 def _is_mark(character: str) -> bool:

@@ -178,9 +178,10 @@ def _add_answer(app: FastAPI, service: Service, names: Any) -> None:
         """Finds the answers to questions in a context, or says that there is none."""
         options = request.model_dump(include={"top_k", "no_answer_threshold", "answerable", "layers"})
         works = [(question, request.context) for question in request.question]
-        found = await service.ask(("answer", 2, names[0], tuple(options.items())), works)
-        pairs = zip(request.question, found, strict=True)
-        return Answers.model_validate({"answers": [{"question": asked, "candidates": own} for asked, own in pairs]})
+        ranked = await service.ask(("answer", 2, names[0], tuple(options.items())), works)
+        pairs = zip(request.question, ranked, strict=True)
+        answers = [{"question": question, "candidates": candidates} for question, candidates in pairs]
+        return Answers.model_validate({"answers": answers})
 
 
 def _add_question_answering(app: FastAPI, service: Service, names: Any) -> None:
@@ -207,15 +208,13 @@ def _add_question_answering(app: FastAPI, service: Service, names: Any) -> None:
     @app.post("/question-answering", responses=PROBLEMS)
     async def question_answering(request: QuestionAnsweringRequest) -> Extracted | list[Extracted]:
         """Finds an answer as the hub's inference endpoints do: `InferenceClient.question_answering` may call it."""
-        given, asked = (
-            request.parameters or Parameters.model_validate({}),
-            (request.inputs.question, request.inputs.context),
-        )
+        given = request.parameters or Parameters.model_validate({})
+        pair = (request.inputs.question, request.inputs.context)
         options = {"top_k": given.top_k or 1, "handle_impossible_answer": bool(given.handle_impossible_answer)}
         options |= {"align_to_words": given.align_to_words is not False}
         options |= {} if given.max_answer_len is None else {"max_answer_len": given.max_answer_len}
-        (found,) = await service.ask(("answer", 2, names[0], tuple(options.items())), [asked])
-        answers = [Extracted.model_validate(one) for one in found]
+        (candidates,) = await service.ask(("answer", 2, names[0], tuple(options.items())), [pair])
+        answers = [Extracted.model_validate(candidate) for candidate in candidates]
         return answers if options["top_k"] > 1 else answers[0]
 
 
@@ -313,12 +312,12 @@ def _add_errors(app: FastAPI) -> None:
     async def wrong(request: Request, error: RequestValidationError) -> Response:
         errors = error.errors()
         if errors and errors[0]["type"] == "json_invalid":
-            reason, place = errors[0]["ctx"]["error"], errors[0]["loc"][-1]
-            return Refusal(400, f"the body is not JSON: {reason} (character {place})").response()
+            reason, character = errors[0]["ctx"]["error"], errors[0]["loc"][-1]
+            return Refusal(400, f"the body is not JSON: {reason} (character {character})").response()
         lines: dict[str, str] = {}  # every wrong field once
-        for one in errors:
-            where = ".".join(str(part) for part in one["loc"] if part != "body") or "body"
-            lines.setdefault(where, _reason(one))
+        for entry in errors:
+            where = ".".join(str(part) for part in entry["loc"] if part != "body") or "body"
+            lines.setdefault(where, _reason(entry))
         return Refusal(422, "; ".join(f"{where[:100]}: {reason}" for where, reason in lines.items())).response()
 
     @app.exception_handler(HTTPException)
@@ -333,7 +332,7 @@ def _add_errors(app: FastAPI) -> None:
 
 
 def _reason(error: Mapping[str, Any]) -> str:
-    known = {
+    reasons = {
         "missing": "is missing; send a JSON object, with content-type application/json",
         "model_attributes_type": "is not a JSON object; send one, with content-type application/json",
         "extra_forbidden": "there is no such field; see /docs",
@@ -341,4 +340,4 @@ def _reason(error: Mapping[str, Any]) -> str:
         "string_too_short": "is blank",
         "string_unicode": "holds half a surrogate pair, which is not a character",
     }
-    return known.get(error["type"], str(error["msg"]).removeprefix("Input ").removeprefix("Value error, "))
+    return reasons.get(error["type"], str(error["msg"]).removeprefix("Input ").removeprefix("Value error, "))

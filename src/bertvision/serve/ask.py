@@ -18,6 +18,7 @@ from bertvision.errors import UserError
 from bertvision.serve.documents import STDIN, Document, called, from_text, read_document
 
 if TYPE_CHECKING:
+    from bertvision.serve.answers import Answer
     from bertvision.serve.reader import Reader
 
 JSON = re.compile(r"\s*(\[\s*)?\{")  # the beginning of a line that is not a plain question; a list is refused
@@ -72,8 +73,8 @@ def _batch(path: Path, documents: Sequence[Document]) -> list[Query]:
             queries.append(Query(line.strip(), documents))
             continue
         try:
-            found = json.loads(line)
-            question, context = found["question"], found.get("context")
+            entry = json.loads(line)
+            question, context = entry["question"], entry.get("context")
         except (ValueError, KeyError, TypeError, RecursionError):
             raise UserError(f'{path}: line {number} is not a JSON object with "question" and "context"') from None
         if not isinstance(question, str) or not question.strip() or not isinstance(context, str | None):
@@ -91,7 +92,7 @@ def answer(
     top_k: int = 1,
     threshold: float | None = None,
     progress: Callable[[float, float], None] = lambda done, total: None,
-) -> Iterator[tuple[Query, list[dict[str, Any]]]]:
+) -> Iterator[tuple[Query, list["Answer"]]]:
     """Each query with its best answers over all of its documents, at least one; see `best_of`.
 
     progress: called with the queries answered so far, in fractions, and their number.
@@ -103,9 +104,9 @@ def answer(
         def advance(done: int, total: int, start: int = start, size: int = len(chunk)) -> None:
             progress(start + size * done / total, len(queries))
 
-        found = iter(reader.answers(pairs, top_k=top_k, no_answer_threshold=threshold, progress=advance))
+        ranked = iter(reader.answers(pairs, top_k=top_k, no_answer_threshold=threshold, progress=advance))
         for query in chunk:
-            yield query, best_of(query.documents, [next(found) for _ in query.documents], top_k)
+            yield query, best_of(query.documents, [next(ranked) for _ in query.documents], top_k)
 
 
 def assumed(reader: "Reader", queries: Sequence[Query], answerable: float | None) -> float | None:
@@ -119,42 +120,41 @@ def streams(queries: Sequence[Query]) -> bool:
     return len(queries) > CHUNK
 
 
-def best_of(documents: Sequence[Document], found: Sequence[list[dict[str, Any]]], top_k: int) -> list[dict[str, Any]]:
+def best_of(documents: Sequence[Document], ranked: Sequence[list["Answer"]], top_k: int) -> list["Answer"]:
     """The `top_k` best answers of several documents, each with "file" and "line" or "page".
 
-    Documents that answer come before those that say "no answer", and then the more probable first. Where all of them
-    say so, that is the answer, as sure as the least sure of them.
+    ranked: of each document its answers. Documents that answer come before those that say "no answer", and then the
+    more probable first. Where all of them say so, that is the answer, as sure as the least sure of them.
     """
     entries, silent = [], []
-    for document, ranked in zip(documents, found):
+    for document, answers in zip(documents, ranked):
         least = 1.0  # a document's own order stays: its first answer may have less probability than its second
-        if not ranked[0]["answer"]:
-            silent.append(ranked[0])
-        for candidate in ranked:
+        if not answers[0]["answer"]:
+            silent.append(answers[0])
+        for candidate in answers:
             if candidate["answer"]:
                 unit, number = document.place(candidate["start"])
-                place = {"file": called(document.name)} if document.name else {}
+                file = {"file": called(document.name)} if document.name else {}
                 least = min(least, candidate["score"])
-                entries.append((not ranked[0]["answer"], -least, candidate | place | {unit: number}))
+                entries.append((not answers[0]["answer"], -least, candidate | file | {unit: number}))
     best = [candidate for _, _, candidate in sorted(entries, key=lambda entry: entry[:2])]
     if len(silent) == len(documents):
-        best.insert(0, min(silent, key=lambda one: one["no_answer_score"]))
+        best.insert(0, min(silent, key=lambda answer: answer["no_answer_score"]))
     return best[:top_k]
 
 
-def show_answers(console: Console, query: Query, answers: list[dict[str, Any]], titled: bool) -> None:
+def show_answers(console: Console, query: Query, answers: list["Answer"], titled: bool) -> None:
     """Prints the answers to one question, best first. titled: with the question above them."""
     if titled:
         console.print(Text(printable(query.question), "bold"))
-    for found in answers:
-        if not found["answer"]:
-            console.print(Text.assemble(("no answer", "bold yellow"), f"  {found['no_answer_score']:.0%}"))
+    for candidate in answers:
+        if not candidate["answer"]:
+            console.print(Text.assemble(("no answer", "bold yellow"), f"  {candidate['no_answer_score']:.0%}"))
             continue
-        document = next(one for one in query.documents if found.get("file") in (None, called(one.name)))
-        console.print(
-            Text.assemble((printable(found["answer"]), "bold green"), f"  {found['score']:.0%}{_place(found)}")
-        )
-        console.print(Padding(excerpt(document, found["start"], found["end"]), (0, 0, 0, 2)))
+        document = next(one for one in query.documents if candidate.get("file") in (None, called(one.name)))
+        text = (printable(candidate["answer"]), "bold green")
+        console.print(Text.assemble(text, f"  {candidate['score']:.0%}{_file_and_place(candidate)}"))
+        console.print(Padding(excerpt(document, candidate["start"], candidate["end"]), (0, 0, 0, 2)))
     if titled:
         console.print()
 
@@ -192,10 +192,11 @@ def printable(text: str) -> str:
     return "".join(character for character in spaced if character.isprintable() or character == "\u200d")
 
 
-def _place(found: dict[str, Any]) -> str:
-    words = [printable(str(found["file"]))] if "file" in found else []
-    words += [f"{unit} {found[unit]}" for unit in ("line", "page") if unit in found and "file" in found]
-    return f"  ({', '.join(words)})" if words else ""
+def _file_and_place(answer: "Answer") -> str:
+    if "file" not in answer:
+        return ""
+    places = [f"{unit} {answer[unit]}" for unit in ("line", "page") if unit in answer]
+    return f"  ({', '.join([printable(str(answer['file'])), *places])})"
 
 
 @contextmanager

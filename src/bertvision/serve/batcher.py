@@ -139,8 +139,8 @@ class Batcher:
         started = time.perf_counter()
         try:
             works = [item.work for item in batch]
-            found = self._run(batch[0].kind, works, lambda: not all(one.result.cancelled() for one in batch))
-            answered = list(zip(batch, found, strict=True))
+            results = self._run(batch[0].kind, works, lambda: not all(item.result.cancelled() for item in batch))
+            answered = list(zip(batch, results, strict=True))
         except Abandoned:
             return
         except Exception as error:
@@ -151,8 +151,8 @@ class Batcher:
                 batch[0].result.set_exception(error)
             return
         seconds = time.perf_counter() - started
-        pace, known = seconds / len(batch), self._seconds_per_question
-        self._seconds_per_question = pace if not known else known + SMOOTHING * (pace - known)
+        pace, mean = seconds / len(batch), self._seconds_per_question
+        self._seconds_per_question = mean + SMOOTHING * (pace - mean) if mean else pace
         self._observe(Batch(len(batch), sum(item.tokens for item in batch), seconds))
         for item, result in answered:
             if item.result.set_running_or_notify_cancel():

@@ -82,36 +82,40 @@ def build_reader(
 
 def _choose(run: RunDir, wanted: Wanted, threshold_data: bool) -> Score:
     """The best of what is wanted; a checkpoint without scores has its backbone alone."""
-    choices = _choices(run)
-    if plain := _unscored_backbone(run, wanted, [one.epoch for one in choices]):
+    scores = _usable_scores(run)
+    if plain := _unscored_backbone(run, wanted, [score.epoch for score in scores]):
         return plain
-    if not choices:
+    if not scores:
         raise UserError(f"{run.path}: nothing has been scored yet; `bertvision study` goes on with it")
-    epoch = max(one.epoch for one in choices) if wanted.checkpoint is None else wanted.checkpoint
-    singles = [one.ensemble.members[0] for one in choices if one.ensemble.is_single and one.epoch == epoch]
+    epoch = max(score.epoch for score in scores) if wanted.checkpoint is None else wanted.checkpoint
+    singles = [score.ensemble.members[0] for score in scores if score.ensemble.is_single and score.epoch == epoch]
     names = wanted.members
     if isinstance(names, str):
-        names = list(dict.fromkeys(one.name for one in named(names, singles, singles)))
-    fitting = [one for one in choices if one.epoch == epoch and wanted.seed in (None, one.seed)]
+        names = list(dict.fromkeys(member.name for member in named(names, singles, singles)))
+    fitting = [score for score in scores if score.epoch == epoch and wanted.seed in (None, score.seed)]
     if names is not None:
-        fitting = [one for one in fitting if {member.name for member in one.ensemble.members} == set(names)]
+        fitting = [score for score in fitting if _member_names(score) == set(names)]
     if wanted.depth is not None:
         shallow = {name for name, depth in head_depths(run.recipe()).items() if 0 < depth <= wanted.depth}
-        fitting = [one for one in fitting if {member.name for member in one.ensemble.members} <= shallow]
+        fitting = [score for score in fitting if _member_names(score) <= shallow]
     if wanted.how is not None:
-        fitting = [one for one in fitting if one.ensemble.how == wanted.how or len(one.ensemble.members) == 1]
+        fitting = [score for score in fitting if score.ensemble.how == wanted.how or len(score.ensemble.members) == 1]
     if not fitting and names and threshold_data:
         fitting = [_unscored(singles, wanted.seed, names, wanted.how or "max")]
     if not fitting:
-        known = sorted({f"{one.ensemble.parts} (epoch {one.epoch:g}, seed {one.seed})" for one in choices})
-        raise UserError(f"{run.path}: nothing like this was scored; there is: {', '.join(known)}")
-    return max(fitting, key=lambda one: one.tune or 0.0)
+        there = sorted({f"{score.ensemble.parts} (epoch {score.epoch:g}, seed {score.seed})" for score in scores})
+        raise UserError(f"{run.path}: nothing like this was scored; there is: {', '.join(there)}")
+    return max(fitting, key=lambda score: score.tune or 0.0)
+
+
+def _member_names(score: Score) -> set[str]:
+    return {member.name for member in score.ensemble.members}
 
 
 def head_depths(recipe: Recipe) -> dict[str, int]:
     """{name of a member: its `depth`, 0 where it reads the whole encoder}"""
-    own = {BACKBONE: head_spec(recipe.finetune.head).get("depth", 0)}
-    return own | {name: one.get("depth", 0) for name, one in zip(unique_names(recipe.heads), recipe.heads)}
+    backbone = {BACKBONE: head_spec(recipe.finetune.head).get("depth", 0)}
+    return backbone | {name: head.get("depth", 0) for name, head in zip(unique_names(recipe.heads), recipe.heads)}
 
 
 def leave_reader(run: Path) -> Path:
@@ -119,18 +123,18 @@ def leave_reader(run: Path) -> Path:
     opened = RunDir.open(run)
     if (opened.reader / CONFIG).is_file() and opened.is_current(opened.reader_note, choices=True):
         return opened.reader
-    place = build_reader(run, opened.reader)
+    built = build_reader(run, opened.reader)
     write_json(opened.reader_note, {"made_from": opened.digest(choices=True)})
-    return place
+    return built
 
 
-def _choices(run: RunDir) -> list[Score]:
+def _usable_scores(run: RunDir) -> list[Score]:
     """Scores at tuned thresholds of everything a reader can be made of: it makes one pass, so that the members must
     share one checkpoint."""
-    rows = [*run.rows(), *run.ensemble(), *run.greedy()]
+    scores = [*run.rows(), *run.ensemble(), *run.greedy()]
     scored = {*run.scored()}
-    found = [row for row in rows if row.threshold_from in ("tune", "") and len(row.ensemble.cells) == 1]
-    return [row for row in found if row.ensemble.cells <= scored]
+    tuned = [score for score in scores if score.threshold_from in ("tune", "") and len(score.ensemble.cells) == 1]
+    return [score for score in tuned if score.ensemble.cells <= scored]
 
 
 def _unscored_backbone(run: RunDir, wanted: Wanted, scored: Sequence[float]) -> Score | None:
@@ -151,12 +155,12 @@ def _unscored_backbone(run: RunDir, wanted: Wanted, scored: Sequence[float]) -> 
 
 def _unscored(singles: Sequence[Member], seed: int | None, names: Sequence[str], how: How) -> Score:
     """Members that were never judged together; their threshold is yet to be chosen."""
-    first = min(one.seed for one in singles) if seed is None else seed
-    known = {one.name: one for one in singles if one.seed == first}
+    first = min(member.seed for member in singles) if seed is None else seed
+    members = {member.name: member for member in singles if member.seed == first}
     for name in names:
-        if name not in known:
-            raise UserError(f"--members {name}: {nearest(name, known)}")
-    return Score(Ensemble(tuple(known[name] for name in names), how=how, chosen="given"), 0.0, "", {})
+        if name not in members:
+            raise UserError(f"--members {name}: {nearest(name, members)}")
+    return Score(Ensemble(tuple(members[name] for name in names), how=how, chosen="given"), 0.0, "", {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +202,11 @@ class _Builder:
             reader = self._assemble(config, loaded)
             fit = self._fit_or_none(reader) if VERBS[self.recipe.task] == "answer" else None
         if fit:
-            chosen = bool(hows or self.threshold_data or not self.choice.metrics)
-            one = replace(tasks[self.task.name], calibration=fit.calibration)
-            one = replace(one, threshold=fit.threshold) if chosen else one
-            facts |= {"threshold_data": self.source, "threshold_score": fit.score} if chosen else {}
-            reader.config = replace(config, tasks={self.task.name: one})
+            task = replace(tasks[self.task.name], calibration=fit.calibration)
+            if hows or self.threshold_data or not self.choice.metrics:
+                task = replace(task, threshold=fit.threshold)
+                facts |= {"threshold_data": self.source, "threshold_score": fit.score}
+            reader.config = replace(config, tasks={self.task.name: task})
         reader.card = write_card(self.recipe.title or self.run.path.name, reader.config, facts, self.run.facts())
         return self._with_exits(reader) if self.exits else reader
 
@@ -212,10 +216,10 @@ class _Builder:
 
         name, engine = self.task.name, reader.torch_engine("exits")
         engine.tasks = dict(reader.config.tasks)
-        found = Fitting(engine, self.task, self.exits, self._tune_set).fit()
-        tasks = {name: replace(reader.config.tasks[name], exits=found)}
+        exits = Fitting(engine, self.task, self.exits, self._tune_set).fit()
+        tasks = {name: replace(reader.config.tasks[name], exits=exits)}
         reader.config, engine.tasks = replace(reader.config, tasks=tasks), tasks
-        reader.card += describe(found, self.task.metrics[-1])
+        reader.card += describe(exits, self.task.metrics[-1])
         return reader
 
     @property
@@ -230,18 +234,18 @@ class _Builder:
 
     def _assemble(self, config: ReaderConfig, loaded: Members) -> Reader:
         name, members = self.task.name, self.choice.ensemble.members
-        if missing := [one.name for one in members if one not in loaded.heads]:
-            place, epoch = self.run.seed(self.choice.seed), self.choice.epoch
-            raise UserError(f"{place}: the head {missing[0]!r} of epoch {epoch:g} is not there; run the study again")
-        here = {one.name: one for one in loaded.heads if not one.is_partial}
-        for one in self.exits:
-            if one not in here:
-                raise UserError(f"--exits {one}: {nearest(one, here)}")
-        members = tuple(dict.fromkeys([*members, *(here[one] for one in self.exits)]))
-        heads = {one.name: loaded.heads[one] for one in members}
+        if missing := [member.name for member in members if member not in loaded.heads]:
+            where, epoch = self.run.seed(self.choice.seed), self.choice.epoch
+            raise UserError(f"{where}: the head {missing[0]!r} of epoch {epoch:g} is not there; run the study again")
+        whole = {member.name: member for member in loaded.heads if not member.is_partial}
+        for exit in self.exits:
+            if exit not in whole:
+                raise UserError(f"--exits {exit}: {nearest(exit, whole)}")
+        members = tuple(dict.fromkeys([*members, *(whole[exit] for exit in self.exits)]))
+        heads = {member.name: loaded.heads[member] for member in members}
         entries = {
-            one.name: {key: value for key, value in head_spec(loaded.specs[one]).items() if key != "fraction"}
-            for one in members
+            member.name: {key: value for key, value in head_spec(loaded.specs[member]).items() if key != "fraction"}
+            for member in members
         }
         notes = {name: {"entries": entries, "outputs": self.task.outputs, "specs": SPECS}}
         engine = TorchEngine(loaded.backbone, {name: heads}, config.tasks)
@@ -254,7 +258,7 @@ class _Builder:
         if not config.tuning:
             raise UserError("--compress: the encoder was not tuned, so there is nothing to compress; leave it out")
         backbone, before = loaded.backbone, self.choice.tune
-        wanted = [head for one, head in loaded.heads.items() if one in self.choice.ensemble.members]
+        wanted = [head for member, head in loaded.heads.items() if member in self.choice.ensemble.members]
         backbone.cut(deepest((head.reads for head in wanted), backbone.layers))
         difference = plain.difference(backbone.model)
         if len(hows) > 1:
@@ -280,13 +284,13 @@ class _Builder:
         task, dataset = self.task, self._tune_set
         collector = task.collector(dataset, self.recipe.evaluate)
         reader.read_windows(dataset.windows, {task.name: collector}, self.progress)
-        found = collector.finish()
-        threshold = task.choose(found, dataset)
-        score = task.scores(found, dataset, threshold)[task.metrics[-1]]
+        predictions = collector.finish()
+        threshold = task.choose(predictions, dataset)
+        score = task.scores(predictions, dataset, threshold)[task.metrics[-1]]
         if VERBS[self.recipe.task] != "answer":
             return _Fit(threshold, score, None)
         has = answerable(dataset.articles)
-        doubts = found.no_answer_scores()
+        doubts = predictions.no_answer_scores()
         return _Fit(float(threshold), score, fit_calibration([doubts[key] for key in has], list(has.values())))
 
     @cached_property

@@ -35,8 +35,6 @@ PIPELINES = {
 FRONT = re.compile(r"\A---\n.*?^---$", re.DOTALL | re.MULTILINE)  # the YAML block of a card
 LICENCE = re.compile(r"^license: (.+)$", re.MULTILINE)
 HEADING = re.compile(r"^(?=#)", re.MULTILINE)
-
-
 SPECIAL = re.compile(r"([\\`*_\[\]<>|#])")  # characters that mean something in Markdown or HTML
 
 
@@ -45,8 +43,8 @@ def write_card(name: str, config: ReaderConfig, row: Mapping[str, Any], facts: M
     (task,) = config.tasks.values()
     data = facts.get("data") or {}
     sources = " ".join(str(about.get("source", "")) for about in data.values()).lower()
-    texts = {known: found for known, found in TEXTS.items() if re.search(found[2], sources)}
-    deeds = {known: deed for known, (_, deed, _) in texts.items()}
+    texts = {name: text for name, text in TEXTS.items() if re.search(text[2], sources)}
+    deeds = {name: deed for name, (_, deed, _) in texts.items()}
     deeds |= {"GLUE": "every task under the licence of its own authors"} if GLUE in sources else {}
     deeds |= {"sample set": "Apache-2.0, as bertvision"} if "sample:" in sources else {}
     backbone_licence = BACKBONES.get(config.backbone)
@@ -101,11 +99,11 @@ def _results(data: Mapping[str, Any], metrics: Sequence[str], row: Mapping[str, 
 
 def join_cards(cards: Mapping[str, str]) -> str:
     """One card of several, {name of a task: a reader's card}: the text of each under its task."""
-    found = {name: FRONT.sub("", card).strip() for name, card in cards.items()}
+    bodies = {name: FRONT.sub("", card).strip() for name, card in cards.items()}
     licences = sorted({licence for card in cards.values() for licence in LICENCE.findall(card)})
     front = {"library_name": "bertvision"} | ({"license": licences[0]} if len(licences) == 1 else {})
     if len(licences) > 1:
         front |= {"license": "other", "license_name": " and ".join(licences)}
-    parts = [f"# {name}\n\n{HEADING.sub('#', text)}" for name, text in found.items()]
+    parts = [f"# {name}\n\n{HEADING.sub('#', text)}" for name, text in bodies.items()]
     lines = [f"{key}: {value}" for key, value in front.items()]
     return "\n".join(["---", *lines, "---\n\n"]) + "\n\n".join(parts) + "\n"

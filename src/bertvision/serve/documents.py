@@ -65,16 +65,16 @@ def read_document(name: str) -> Document:
     content = _read(name)
     suffix = Path(name).suffix.lower()
     if suffix == ".pdf" or content.startswith(b"%PDF-"):
-        found = _pdf(name, content)
+        document = _pdf(name, content)
     elif suffix in HTML or (not suffix and PAGE.match(content)):
-        found = _html(name, content)
+        document = _html(name, content)
     else:
-        found = from_text(_decoded(name, content), name)
-    if not found.text.strip():
+        document = from_text(_decoded(name, content), name)
+    if not document.text.strip():
         instead = ELSEWHERE if name == STDIN else "give one that holds the answer"
-        instead = "scanned pages need text recognition first" if found.unit == "page" else instead
+        instead = "scanned pages need text recognition first" if document.unit == "page" else instead
         raise UserError(f"{called(name)}: there is no text in it; {instead}")
-    return found
+    return document
 
 
 def called(name: str) -> str:

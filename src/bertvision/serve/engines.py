@@ -83,11 +83,11 @@ class TokenSpan:
 
 def add_layers(engine: TorchEngine, name: str, collector: SpanCollector, rankings: Sequence[Ranking]) -> None:
     """Adds "layers", the share of every layer, to all answers of a task. collector: what they were decoded from."""
-    places = [(row, chars) for row, ranking in enumerate(rankings) for chars in ranking.chars]
-    if places:
-        shares = layer_shares(engine, name, collector.windows, [_token_span(collector, *place) for place in places])
-        for answer, share in zip((one for ranking in rankings for one in ranking.answers), shares):
-            answer["layers"] = share
+    spans = [_token_span(collector, row, chars) for row, ranking in enumerate(rankings) for chars in ranking.chars]
+    if spans:
+        answers = (answer for ranking in rankings for answer in ranking.answers)
+        for answer, shares in zip(answers, layer_shares(engine, name, collector.windows, spans)):
+            answer["layers"] = shares
 
 
 def layer_shares(engine: TorchEngine, name: str, windows: Windows, spans: Sequence[TokenSpan]) -> list[list[float]]:
@@ -125,9 +125,9 @@ def _attributed(head: Head, states: States, spans: Sequence[TokenSpan], layers: 
         rows, first, last = torch.tensor(places, device=logits.device).T
         (gradient,) = torch.autograd.grad((logits[rows, first, 0] + logits[rows, last, 1]).sum(), leaf)
     influence = (gradient * leaf).sum(dim=-1).abs()  # (B, L', S)
-    found = (influence * states.mask[:, None]).sum(dim=-1)  # (B, L')
-    shares = found.new_zeros(len(spans), layers)
-    shares[:, states.numbers or range(layers)] = found  # a source may leave out layers that no head reads
+    influences = (influence * states.mask[:, None]).sum(dim=-1)  # (B, L')
+    shares = influences.new_zeros(len(spans), layers)
+    shares[:, states.numbers or range(layers)] = influences  # a source may leave out layers that no head reads
     total = shares.sum(dim=1, keepdim=True)
     return torch.where(total > 0, shares / total.clamp_min(torch.finfo(total.dtype).tiny), 1 / layers)
 
@@ -143,8 +143,8 @@ def _token_span(collector: SpanCollector, row: int, chars: tuple[int, int]) -> T
     if chars[0] == chars[1]:
         pick = np.argmin if collector.rule == "joint" else np.argmax
         return TokenSpan(int(begin) + int(pick(collector.nulls[begin:end])), 0, 0)
-    found = (_within(windows, window, *chars) for window in range(int(begin), int(end)))
-    return max(found, key=lambda one: one[0])[1]
+    spans = (_within(windows, window, *chars) for window in range(int(begin), int(end)))
+    return max(spans, key=lambda around: around[0])[1]
 
 
 def _within(windows: Windows, window: int, start: int, end: int) -> tuple[int, TokenSpan]:

@@ -61,28 +61,28 @@ class ExitEngine(TorchEngine):
         final = [heads[key] for key in config.heads]
         end = deepest((head.reads for head in final), self.backbone.layers)
         steps = [(one.depth, [heads[one.head]], one) for one in self.exits if one.depth < end] + [(end, final, None)]
-        staying, found = torch.arange(len(batch.ids)), torch.empty(0)
+        staying, result = torch.arange(len(batch.ids)), torch.empty(0)
         layers: list[Tensor] = []
         before: Tensor | None = None
-        for depth, own, leaving in steps:
+        for depth, readouts, exit in steps:
             layers = self._further(batch, layers, depth)
-            reads = together((head.reads for head in own), self.backbone.layers)
+            reads = together((head.reads for head in readouts), self.backbone.layers)
             numbers = numbered(reads, self.backbone.layers)
             states = States(torch.stack([layers[number] for number in numbers], dim=1), batch.mask, numbers)
-            logits = [head.logits(states).cpu() for head in own]
-            now = blend(config, logits, batch) if leaving is None else adjusted(logits[0].float(), leaving)
-            if not found.numel():
-                found = now.new_zeros(len(staying), *now.shape[1:])
-            sure, says = certainty(config, now, batch.mask.cpu())
-            leaves = leaves_by(self.rule, sure, says, before) if leaving else torch.ones(len(now), dtype=torch.bool)
-            place = staying[leaves]
-            found[place, : now.shape[1]] = now[leaves]
-            self.left[depth] += len(place)
+            members = [head.logits(states).cpu() for head in readouts]
+            logits = blend(config, members, batch) if exit is None else adjusted(members[0].float(), exit)
+            if not result.numel():
+                result = logits.new_zeros(len(staying), *logits.shape[1:])
+            sure, best = certainty(config, logits, batch.mask.cpu())
+            leaves = leaves_by(self.rule, sure, best, before) if exit else torch.ones(len(logits), dtype=torch.bool)
+            rows = staying[leaves]
+            result[rows, : logits.shape[1]] = logits[leaves]
+            self.left[depth] += len(rows)
             if bool(leaves.all()):
                 break
-            staying, before = staying[~leaves], says[~leaves]
+            staying, before = staying[~leaves], best[~leaves]
             batch, layers = _rest(batch, layers, ~leaves)
-        return found
+        return result
 
     def _further(self, batch: Batch, layers: list[Tensor], depth: int) -> list[Tensor]:
         """The states of layers 0 to `depth`, (B, S, H) each, from those that are there."""
@@ -97,7 +97,7 @@ def _rest(batch: Batch, layers: list[Tensor], stay: Tensor) -> tuple[Batch, list
     tokens = int(mask.sum(dim=1).max())
     ids, types = batch.ids[stay, :tokens], batch.types[stay, :tokens]
     rest = Batch(batch.index[stay.numpy()], ids, types, mask[:, :tokens], batch.targets[stay])
-    return rest, [each[stay, :tokens] for each in layers]
+    return rest, [layer[stay, :tokens] for layer in layers]
 
 
 def adjusted(logits: Tensor, exit: Exit) -> Tensor:
@@ -111,15 +111,15 @@ def adjusted(logits: Tensor, exit: Exit) -> Tensor:
 def certainty(config: TaskConfig, logits: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """How probable the most probable prediction of each window is, (B,), and what it is: (B, 2) or (B, 1)."""
     logs = TASKS[config.task]().log_probabilities(logits, mask)
-    best, place = logs.max(dim=1) if logs.dim() == 3 else logs.max(dim=1, keepdim=True)
-    return best.sum(dim=1).exp(), place
+    highest, prediction = logs.max(dim=1) if logs.dim() == 3 else logs.max(dim=1, keepdim=True)
+    return highest.sum(dim=1).exp(), prediction
 
 
-def leaves_by(rule: ExitRule, sure: Tensor, says: Tensor, before: Tensor | None) -> Tensor:
+def leaves_by(rule: ExitRule, sure: Tensor, prediction: Tensor, before: Tensor | None) -> Tensor:
     """(B,) which windows leave: those sure enough, and with the same prediction as before those nearly so."""
     leaves = sure >= rule.sure
     if before is not None:
-        leaves |= (says == before).all(dim=1) & (sure >= rule.sure * rule.agree)
+        leaves |= (prediction == before).all(dim=1) & (sure >= rule.sure * rule.agree)
     return leaves
 
 
@@ -127,11 +127,11 @@ def rule_for(config: TaskConfig, loss: float) -> ExitRule:
     """The quickest rule that loses no more than `loss` on the tune set."""
     if config.exits is None:
         raise UserError("exit: this reader has no read-outs below its last; build one with `bertvision reader --exits`")
-    if fitting := [one for one in config.exits.rules if one.loss <= loss]:
-        return min(fitting, key=lambda one: one.blocks)
+    if fitting := [rule for rule in config.exits.rules if rule.loss <= loss]:
+        return min(fitting, key=lambda rule: rule.blocks)
     if not config.exits.rules:
         raise UserError("exit: every rule lost too much on this reader's tune set; leave it out, or take higher exits")
-    least = min(one.loss for one in config.exits.rules)
+    least = min(rule.loss for rule in config.exits.rules)
     raise UserError(f"exit: {loss:g} is less than any rule loses on the tune set; give {least:g} or more, or none")
 
 
@@ -152,81 +152,85 @@ class Fitting:
         if late := [name for name, depth in depths.items() if depth >= self.end]:
             raise UserError(f"--exits: {late[0]} is not below the reader's own depth, {self.end}; leave it out")
         self.depths = dict(sorted(depths.items(), key=lambda item: item[1]))
-        self.seen = self._predict(engine, [heads[name] for name in self.depths])
+        self.batches = self._logits(engine, [heads[name] for name in self.depths])
 
-    def _predict(self, engine: TorchEngine, exits: Sequence[Head]) -> list[tuple[NDArray[np.int64], Tensor, list]]:
+    def _logits(self, engine: TorchEngine, exits: Sequence[Head]) -> list[tuple[NDArray[np.int64], Tensor, list]]:
         """Of each batch its windows, its mask, and the logits of every exit and of the reader's own heads."""
-        windows, found = self.dataset.windows, []
-        own = [engine.heads[self.task.name][key] for key in self.config.heads]
-        reads = together((head.reads for head in [*own, *exits]), engine.backbone.layers)
+        windows, batches = self.dataset.windows, []
+        final = [engine.heads[self.task.name][key] for key in self.config.heads]
+        reads = together((head.reads for head in [*final, *exits]), engine.backbone.layers)
         for index in by_length(windows.lengths, BATCH_TOKENS):
             batch = engine.collate(windows, index)
             with torch.no_grad():
                 states = engine.run(batch, reads)
-                last = blend(self.config, [head.logits(states).cpu() for head in own], batch)
-                found.append((index, batch.mask, [*(head.logits(states).cpu().float() for head in exits), last]))
-        return found
+                last = blend(self.config, [head.logits(states).cpu() for head in final], batch)
+                batches.append((index, batch.mask, [*(head.logits(states).cpu().float() for head in exits), last]))
+        return batches
 
     def fit(self) -> Exits:
         """The exits, calibrated, and for each of LOSSES the quickest rule."""
-        heads = tuple(self._calibrated(number, *one) for number, one in enumerate(self.depths.items()))
-        whole = self._score([np.full(len(index), len(heads)) for index, _, _ in self.seen], heads)
-        tried = []
-        seen = [adjusted(logits[n], one) for n, one in enumerate(heads) for _, _, logits in self.seen]
-        masks = [mask for _ in heads for _, mask, _ in self.seen]
-        sures = [certainty(self.config, one, mask)[0] for one, mask in zip(seen, masks, strict=True)]
-        for sure in np.unique(np.quantile(torch.cat(sures).numpy(), LEVELS)).tolist():
-            for agree in AGREE if len(heads) > 1 else AGREE[-1:]:
-                rule = ExitRule(0.0, sure, agree, 0.0, 0.0)
-                places = [self._places(rule, heads, masks, logits) for _, masks, logits in self.seen]
-                score = self._score(places, heads)
-                tried.append(replace(rule, loss=max(0.0, whole - score), blocks=self._blocks(places), score=score))
-        rules = [
-            replace(min(fitting, key=lambda one: one.blocks), loss=loss)
-            for loss in LOSSES
-            if (fitting := [one for one in tried if one.loss <= loss])
+        exits = tuple(self._calibrated(number, *item) for number, item in enumerate(self.depths.items()))
+        whole = self._score([np.full(len(index), len(exits)) for index, _, _ in self.batches], exits)
+        sures = [
+            certainty(self.config, adjusted(logits[number], exit), mask)[0]
+            for number, exit in enumerate(exits)
+            for _, mask, logits in self.batches
         ]
-        return Exits(heads, tuple(rules), whole, self.end)
+        tried = []
+        for sure in np.unique(np.quantile(torch.cat(sures).numpy(), LEVELS)).tolist():
+            for agree in AGREE if len(exits) > 1 else AGREE[-1:]:
+                rule = ExitRule(0.0, sure, agree, 0.0, 0.0)
+                chosen = [self._chosen_exits(rule, exits, mask, logits) for _, mask, logits in self.batches]
+                score = self._score(chosen, exits)
+                tried.append(replace(rule, loss=max(0.0, whole - score), blocks=self._blocks(chosen), score=score))
+        rules = [
+            replace(min(fitting, key=lambda rule: rule.blocks), loss=loss)
+            for loss in LOSSES
+            if (fitting := [rule for rule in tried if rule.loss <= loss])
+        ]
+        return Exits(exits, tuple(rules), whole, self.end)
 
     def _calibrated(self, number: int, name: str, depth: int) -> Exit:
         plain = Exit(name, depth, 1.0, 0.0)
         final, task = self.config.calibration, self.task
-        found = self._collected([np.full(len(index), number) for index, _, _ in self.seen], None)
+        predictions = self._predictions([np.full(len(index), number) for index, _, _ in self.batches], None)
         if not task.positions_compete:
             return plain
         has = answerable(self.dataset.articles)
-        doubts = found.no_answer_scores()
-        own = fit_calibration([doubts[key] for key in has], list(has.values()))
-        if final is None or own is None:  # at least "no answer" begins where it does for the reader's own
-            return replace(plain, shift=self.config.threshold - float(task.choose(found, self.dataset)))
-        return replace(plain, scale=own.slope / final.slope, shift=(own.intercept - final.intercept) / final.slope)
+        doubts = predictions.no_answer_scores()
+        fitted = fit_calibration([doubts[key] for key in has], list(has.values()))
+        if final is None or fitted is None:  # at least "no answer" begins where it does for the reader's own
+            return replace(plain, shift=self.config.threshold - float(task.choose(predictions, self.dataset)))
+        shift = (fitted.intercept - final.intercept) / final.slope
+        return replace(plain, scale=fitted.slope / final.slope, shift=shift)
 
-    def _places(self, rule: ExitRule, heads: Sequence[Exit], mask: Tensor, logits: Sequence[Tensor]) -> NDArray:
+    def _chosen_exits(self, rule: ExitRule, exits: Sequence[Exit], mask: Tensor, logits: Sequence[Tensor]) -> NDArray:
         """(B,) the number of the exit at which each window leaves; that of the reader's own heads is the last."""
-        places, before = np.full(len(mask), len(heads)), None
-        for number, one in enumerate(heads):
-            sure, says = certainty(self.config, adjusted(logits[number], one), mask)
-            leaves = leaves_by(rule, sure, says, before).numpy()
-            places[leaves & (places == len(heads))] = number
-            before = says
-        return places
+        chosen, before = np.full(len(mask), len(exits)), None
+        for number, exit in enumerate(exits):
+            sure, prediction = certainty(self.config, adjusted(logits[number], exit), mask)
+            leaves = leaves_by(rule, sure, prediction, before).numpy()
+            chosen[leaves & (chosen == len(exits))] = number
+            before = prediction
+        return chosen
 
-    def _collected(self, places: Sequence[NDArray], heads: Sequence[Exit] | None) -> Any:
+    def _predictions(self, chosen: Sequence[NDArray], exits: Sequence[Exit] | None) -> Any:
+        """The predictions where each window leaves at its chosen exit; the logits as they are without `exits`."""
         collector = self.task.collector(self.dataset, self.options)
-        for (index, _, logits), where in zip(self.seen, places, strict=True):
-            every = [adjusted(one, heads[n]) if heads and n < len(heads) else one for n, one in enumerate(logits)]
-            collector.add(index, torch.stack([every[place][row] for row, place in enumerate(where.tolist())]))
+        for (index, _, logits), numbers in zip(self.batches, chosen, strict=True):
+            scaled = [adjusted(one, exits[n]) if exits and n < len(exits) else one for n, one in enumerate(logits)]
+            collector.add(index, torch.stack([scaled[number][row] for row, number in enumerate(numbers.tolist())]))
         return collector.finish()
 
-    def _score(self, places: Sequence[NDArray], heads: Sequence[Exit]) -> float:
-        found = self._collected(places, heads)
-        return float(self.task.scores(found, self.dataset, self.config.threshold)[self.task.metrics[-1]])
+    def _score(self, chosen: Sequence[NDArray], exits: Sequence[Exit]) -> float:
+        predictions = self._predictions(chosen, exits)
+        return float(self.task.scores(predictions, self.dataset, self.config.threshold)[self.task.metrics[-1]])
 
-    def _blocks(self, places: Sequence[NDArray]) -> float:
+    def _blocks(self, chosen: Sequence[NDArray]) -> float:
         """Blocks that a token passes, on average."""
         depths = np.array([*self.depths.values(), self.end])
         lengths = self.dataset.windows.lengths
-        passed = [float((depths[where] * lengths[index]).sum()) for (index, _, _), where in zip(self.seen, places)]
+        passed = [float((depths[n] * lengths[index]).sum()) for (index, _, _), n in zip(self.batches, chosen)]
         return sum(passed) / float(lengths.sum())
 
 
@@ -238,5 +242,5 @@ def describe(exits: Exits, metric: str) -> str:
         "no further. On the tune set, where the rules were chosen:\n",
         f"| `exit` | {metric} | blocks per token |\n|---|---|---|\n| off | {exits.score:.2f} | {exits.blocks} |",
     ]
-    lines += [f"| {one.loss:g} | {one.score:.2f} | {one.blocks:.2f} |" for one in exits.rules]
+    lines += [f"| {rule.loss:g} | {rule.score:.2f} | {rule.blocks:.2f} |" for rule in exits.rules]
     return "\n".join(lines) + "\n"

@@ -50,21 +50,21 @@ class BertvisionReader:
         most, texts = top_k or self.top_k, [one for one in documents if one.content and one.content.strip()]
         # One more than wanted: "no answer" takes a place among those of a document.
         options: dict[str, Any] = {"top_k": most + 1, "answerable": self.answerable}
-        found = self.reader.answers([(query, str(one.content)) for one in texts], **options)
+        ranked = self.reader.answers([(query, str(one.content)) for one in texts], **options)
         answers = [
             _extracted(query, document, one)
-            for document, ranked in zip(texts, found, strict=True)
-            for one in ranked
+            for document, candidates in zip(texts, ranked, strict=True)
+            for one in candidates
             if one["answer"]
         ]
         if self.no_answer:
-            nothing = math.prod(ranked[0]["no_answer_score"] for ranked in found)
+            nothing = math.prod(candidates[0]["no_answer_score"] for candidates in ranked)
             answers.append(ExtractedAnswer(query=query, score=nothing))
         return {"answers": sorted(answers, key=lambda one: -one.score)[:most]}
 
 
-def _extracted(query: str, document: Document, found: dict[str, Any]) -> ExtractedAnswer:
-    span = ExtractedAnswer.Span(found["start"], found["end"])
+def _extracted(query: str, document: Document, candidate: dict[str, Any]) -> ExtractedAnswer:
+    span = ExtractedAnswer.Span(candidate["start"], candidate["end"])
     return ExtractedAnswer(
-        query=query, score=found["score"], data=found["answer"], document=document, document_offset=span
+        query=query, score=candidate["score"], data=candidate["answer"], document=document, document_offset=span
     )

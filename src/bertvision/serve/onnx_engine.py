@@ -25,6 +25,7 @@ from bertvision.serve.reader_dir import (
     CONFIG,
     GRAPH,
     TOKENIZER,
+    WAY_OUT,
     check_digests,
     config_digest,
     is_exported,
@@ -136,15 +137,16 @@ def uncollected() -> Iterator[None]:
 
 
 def load_engine(
-    place: Path, config: ReaderConfig, name: str, backbone: str | None, device: str, precision: str
+    directory: Path, config: ReaderConfig, name: str, backbone: str | None, device: str, precision: str
 ) -> Loaded:
     """The configuration, the engine, and what was noted with the heads; see `Reader.from_pretrained`."""
-    exported = is_exported(place)
+    exported = is_exported(directory)
     name = ("onnx" if exported else "torch") if name == "auto" else name
     if name not in ENGINES:
         raise UserError(f"engine: there is none called {name!r}; {nearest(name, ENGINES)}")
     if name == "torch" and exported:
-        raise UserError(f'{place}: is an exported reader; run it with engine="onnx", or load the one it was made from')
+        way_out = 'run it with engine="onnx", or load the one it was made from'
+        raise UserError(f"{directory}: is an exported reader; {way_out}")
     if name == "onnx" and backbone is not None:
         raise UserError('backbone: an exported reader carries its own; leave it out, or use engine="torch"')
     about: dict[str, Any] = {}
@@ -153,23 +155,24 @@ def load_engine(
             if given not in fits:
                 way_out = f'{key}="{fits[0]}"'
                 raise UserError(f"{key}: an exported reader runs on the CPU in fp32, not on {given}; use {way_out}")
-        engine: Engine = OnnxEngine(place, config)
+        engine: Engine = OnnxEngine(directory, config)
     else:
         with uncollected():
             from bertvision.devices import find_device, find_precision
             from bertvision.runtime import Runtime
             from bertvision.serve.engines import TorchEngine
 
-        where = find_device(device, "device")
-        encoder = load_backbone(place, config, backbone, Runtime(where, find_precision(precision, where, "precision")))
-        heads, about = load_heads(place, config, encoder)
+        runs_on = find_device(device, "device")
+        runtime = Runtime(runs_on, find_precision(precision, runs_on, "precision"))
+        encoder = load_backbone(directory, config, backbone, runtime)
+        heads, about = load_heads(directory, config, encoder)
         engine = TorchEngine(encoder, heads, config.tasks)
         if backbone is not None:
             config = dataclasses.replace(config, backbone=lasting(backbone))  # for a copy that is saved
-    for task, one in config.tasks.items():
-        if (length := one.windows.max_length) > engine.longest:
+    for name, task in config.tasks.items():
+        if (length := task.windows.max_length) > engine.longest:
             raise UserError(
-                f"{place / CONFIG}: tasks.{task}.windows.max_length: {length} tokens are more than the "
-                f"{engine.longest} its encoder takes; copy or build the reader again"
+                f"{directory / CONFIG}: tasks.{name}.windows.max_length: {length} tokens are more than the "
+                f"{engine.longest} its encoder takes; {WAY_OUT}"
             )
     return config, engine, about

@@ -68,13 +68,13 @@ def load_quickly(name: str, *, alone: bool = False, **how: Any) -> tuple[Reader,
     Only where `how` leaves the choice open. A graph that is damaged, or was slower than torch, is not used.
     alone: the process does nothing else, so that less of transformers need be imported; see backbone/lean.py.
     """
-    place = find_reader(name)
+    directory = find_reader(name)
     how |= {"alone": alone}
     if any(value not in choices for key, choices in OPEN.items() for value in [how.get(key, choices[0])]):
         return _loaded(name, how, "the options leave no choice")
-    if is_exported(place):
+    if is_exported(directory):
         return _loaded(name, how, "the reader is an exported one")
-    graph = prepared_path(place)
+    graph = prepared_path(directory)
     if not (graph / GRAPH).is_file():
         installed = importlib.util.find_spec("onnxruntime") is not None
         first = "" if installed else 'pip install "bertvision[onnx]", then '
@@ -95,8 +95,9 @@ def load_quickly(name: str, *, alone: bool = False, **how: Any) -> tuple[Reader,
 
 def _loaded(name: str, how: dict[str, Any], why: str) -> tuple[Reader, str]:
     options = {key: value for key, value in how.items() if key != "alone"}
-    place = find_reader(name)
-    if how["alone"] and not is_exported(place) and not read_config(place).tuning.get("lora"):  # PEFT needs all of it
+    directory = find_reader(name)
+    needs_all = is_exported(directory) or read_config(directory).tuning.get("lora")  # PEFT imports all of transformers
+    if how["alone"] and not needs_all:
         from bertvision.backbone.lean import import_lean
 
         with uncollected():

@@ -19,7 +19,7 @@ from bertvision.serve.answers import (
     entities_of,
     pairs_of,
     rank,
-    results,
+    results_of,
     text_pairs,
 )
 from bertvision.serve.config import ReaderConfig
@@ -68,14 +68,14 @@ class Reader:
         """
         from bertvision.serve.onnx_engine import load_engine
 
-        place = find_reader(str(name))
-        if engine == "onnx" and not (place / GRAPH).is_file():
+        directory = find_reader(str(name))
+        if engine == "onnx" and not (directory / GRAPH).is_file():
             from bertvision.serve.prepared import prepared_path
 
-            prepared = prepared_path(place)
-            place = prepared if prepared.is_dir() else place
-        config, found, about = load_engine(place, read_config(place), engine, backbone, device, precision)
-        reader = cls(config, found, about=about, card=read_card(place), name=Path(name).name or str(name))
+            prepared = prepared_path(directory)
+            directory = prepared if prepared.is_dir() else directory
+        config, loaded, about = load_engine(directory, read_config(directory), engine, backbone, device, precision)
+        reader = cls(config, loaded, about=about, card=read_card(directory), name=Path(name).name or str(name))
         return reader if exit is None else reader.leaving(exit)
 
     def save_pretrained(self, path: str | Path, *, storage: Storage = "fp32") -> Path:
@@ -110,21 +110,20 @@ class Reader:
             raise UserError("join: give at least one reader")
         first = next(iter(readers.values()))
         tasks, heads, about = {}, {}, {}
-        for name, one in readers.items():
-            if len(one.tasks) != 1:
-                raise UserError(f"join: {name}: has the tasks {', '.join(one.tasks)}; give readers with one task each")
-            if why := _difference(first, one):
+        for name, reader in readers.items():
+            if len(reader.tasks) != 1:
+                held = ", ".join(reader.tasks)
+                raise UserError(f"join: {name}: has the tasks {held}; give readers with one task each")
+            if why := _difference(first, reader):
                 raise UserError(f"join: {name}: has {why}, so that one pass cannot serve both")
-            (own,) = one.tasks
-            if one.config.tasks[own].verb == "entities":
-                raise UserError(
-                    f"join: {name}: labels the words of single texts, so that no pass can serve it and others"
-                )
-            tasks[name], about[name] = one.config.tasks[own], one.about[own]
-            heads[name] = one.torch_engine("joining").heads[own]
+            (task,) = reader.tasks
+            if reader.config.tasks[task].verb == "entities":
+                raise UserError(f"join: {name}: labels the words of single texts; no pass can serve it and others")
+            tasks[name], about[name] = reader.config.tasks[task], reader.about[task]
+            heads[name] = reader.torch_engine("joining").heads[task]
         engine = TorchEngine(first.torch_engine("joining").backbone, heads, tasks)
-        card = join_cards({name: one.card for name, one in readers.items()})
-        name = " + ".join(one.name for one in readers.values())
+        card = join_cards({name: reader.card for name, reader in readers.items()})
+        name = " + ".join(reader.name for reader in readers.values())
         return cls(dataclasses.replace(first.config, tasks=tasks), engine, about=about, card=card, name=name)
 
     def assuming(self, answerable: float) -> "Reader":
@@ -133,7 +132,7 @@ class Reader:
         Its threshold moves by Bayes' rule, from the share in its tune set.
         """
         share, tasks = check_answerable(answerable), self.config.tasks
-        moved = {name: one.assuming(share) if one.verb == "answer" else one for name, one in tasks.items()}
+        moved = {name: task.assuming(share) if task.verb == "answer" else task for name, task in tasks.items()}
         config = dataclasses.replace(self.config, tasks=moved)
         return Reader(config, self.engine, about=self.about, card=self.card, name=self.name)
 
@@ -155,7 +154,7 @@ class Reader:
     @property
     def is_calibrated(self) -> bool:
         """Whether `assuming` is possible."""
-        return all(one.calibration for one in self.config.tasks.values() if one.verb == "answer")
+        return all(task.calibration for task in self.config.tasks.values() if task.verb == "answer")
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -180,8 +179,8 @@ class Reader:
         probable span, the others are in the order of these sums. No answer: "", 0, 0.
         """
         pairs, several = pairs_of(question, context)
-        found = self.answers(pairs, **options)
-        shaped: list[Any] = [ranked[0] for ranked in found] if options.get("top_k", 1) == 1 else list(found)
+        ranked = self.answers(pairs, **options)
+        shaped: list[Any] = [answers[0] for answers in ranked] if options.get("top_k", 1) == 1 else list(ranked)
         return shaped if several else shaped[0]
 
     def answers(
@@ -203,8 +202,8 @@ class Reader:
         check_pairs(pairs)
         if any(config.verb == "entities" for config in self.config.tasks.values()):
             raise UserError("everything: this reader labels the words of single texts; call entities(texts)")
-        found = self._read(pairs, list(self.tasks), Options.of(**options))
-        return [dict(zip(found, one)) for one in zip(*found.values())]
+        results = self._read(pairs, list(self.tasks), Options.of(**options))
+        return [dict(zip(results, of_pair)) for of_pair in zip(*results.values())]
 
     def tokens(self, pairs: Sequence[tuple[str, str]]) -> list[int]:
         """How many tokens each (question, context) costs, all of its windows together."""
@@ -242,8 +241,8 @@ class Reader:
     ) -> Any:
         name = self.task_for(verb, task)
         examples, several = text_pairs(a, b)
-        found = self._read(examples, [name])[name]
-        return found if several else found[0]
+        results = self._read(examples, [name])[name]
+        return results if several else results[0]
 
     def _read(
         self,
@@ -254,29 +253,29 @@ class Reader:
     ) -> dict[str, list[Any]]:
         """{task's name: a result per text or pair}, all from one pass over the windows of the first task with spans."""
         configs = {name: options.over(self.config.tasks[name]) for name in names}
-        cutting = next((one for one in configs.values() if one.verb == "answer"), configs[names[0]])
-        windows = cut(self.engine.tokenizer, texts, cutting)
+        spans = next((config for config in configs.values() if config.verb == "answer"), configs[names[0]])
+        windows = cut(self.engine.tokenizer, texts, spans)
         collectors: dict[str, Any] = {
             name: collector_of(config, texts, windows, options.top_k) for name, config in configs.items()
         }
         self.read_windows(windows, collectors, progress)
-        found: dict[str, list[Any]] = {}
+        results: dict[str, list[Any]] = {}
         for name, collector in collectors.items():
             config = configs[name]
             if config.verb == "entities":
-                found[name] = entities_of(collector, texts)
+                results[name] = entities_of(collector, texts)
                 continue
-            kept = collector.finish()
+            predictions = collector.finish()
             if config.verb != "answer":
-                found[name] = results(kept, windows)
+                results[name] = results_of(predictions, windows)
                 continue
-            rankings = [rank(kept, row, pair[-1], config, options) for row, pair in enumerate(texts)]
+            rankings = [rank(predictions, row, pair[-1], config, options) for row, pair in enumerate(texts)]
             if options.layers:
                 from bertvision.serve.engines import add_layers
 
                 add_layers(self.torch_engine("layers"), name, collector, rankings)
-            found[name] = [ranking.answers for ranking in rankings]
-        return found
+            results[name] = [ranking.answers for ranking in rankings]
+        return results
 
     def read_windows(self, windows: Windows, collectors: Mapping[str, Any], progress: Progress | None = None) -> None:
         """One pass over windows; collectors: {task's name: what takes its logits}. progress: as for `answers`."""
@@ -308,16 +307,16 @@ class Reader:
         return self.engine  # type: ignore[return-value]
 
 
-def _difference(one: Reader, other: Reader) -> str:
+def _difference(first: Reader, second: Reader) -> str:
     """Why two readers cannot share an encoder; empty if they can."""
-    if one.config.fingerprint != other.config.fingerprint:
-        return f"another backbone ({other.config.backbone}, not {one.config.backbone})"
-    if one.config.tuning != other.config.tuning:
+    if first.config.fingerprint != second.config.fingerprint:
+        return f"another backbone ({second.config.backbone}, not {first.config.backbone})"
+    if first.config.tuning != second.config.tuning:
         return "a backbone tuned in another way"
-    if one.config.tuning:
+    if first.config.tuning:
         from bertvision.backbone.checkpoint import trained_state
 
-        here, there = (trained_state(each.torch_engine("joining").backbone.model) for each in (one, other))
-        if here.keys() != there.keys() or not all(here[key].equal(there[key]) for key in here):
+        ours, theirs = (trained_state(reader.torch_engine("joining").backbone.model) for reader in (first, second))
+        if ours.keys() != theirs.keys() or not all(ours[key].equal(theirs[key]) for key in ours):
             return "a backbone tuned on something else"
     return ""

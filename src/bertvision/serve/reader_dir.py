@@ -89,24 +89,22 @@ def load_backbone(directory: Path, config: ReaderConfig, name: str | None, runti
         backbone = Backbone.load(name or config.backbone, runtime)
     except UserError as error:
         raise UserError(f"{directory}: its backbone is missing: {error}; or give --backbone PATH") from None
-    if (found := backbone.fingerprint) != config.fingerprint:
+    if (fingerprint := backbone.fingerprint) != config.fingerprint:
         way_out = f"get that one ({config.backbone}), or make the reader again"
         if backbone.name == config.backbone and backbone.name in PACKAGED:  # their weights never change
             from bertvision.backbone.packages import directory_of
 
-            way_out = f"delete {directory_of(backbone.name)} to have it fetched again"
+            way_out = f"delete {directory_of(backbone.name)} to have it fetched again, or build the reader again"
+            way_out += " if it was made by an older version"
         raise UserError(
-            f"{directory}: the backbone {backbone.name} has other weights (fingerprint {found[:12]}…) than the "
+            f"{directory}: the backbone {backbone.name} has other weights (fingerprint {fingerprint[:12]}…) than the "
             f"one this reader was made with ({config.fingerprint[:12]}…); {way_out}"
         )
     if config.tuning:
         plan = load_tuned(backbone.model, directory / ENCODER)
         backbone.compressed = plan.compressed
         if asdict(plan.tuning) != asdict(Tuning()) | config.tuning:
-            raise UserError(
-                f"{directory / CONFIG}: tuning: is not the plan that {ENCODER} was tuned by; copy or build the reader "
-                "again"
-            )
+            raise UserError(f"{directory / CONFIG}: tuning: is not the plan that {ENCODER} was tuned by; {WAY_OUT}")
     return backbone.eval()
 
 
@@ -135,20 +133,21 @@ def load_heads(directory: Path, config: ReaderConfig, backbone: "Backbone") -> t
 
     path = directory / HEADS
     tensors, about = load_tensors(path, "file of heads", WAY_OUT, finite=True)
-    found: Heads = {}
+    heads: Heads = {}
     with fitting(path, "file of heads", WAY_OUT):
         for name, task in config.tasks.items():
             shape = {"layers": backbone.layers, "width": backbone.width, "outputs": about[name]["outputs"]}
-            found[name] = {}
+            heads[name] = {}
             for key in task.all_heads:
                 about[name]["entries"][key] = saved_spec(about[name]["entries"][key], about[name])
                 head = build_head(about[name]["entries"][key], task=task.task, **shape)
                 prefix = f"{name}/{key}/"
-                own = {full.removeprefix(prefix): one for full, one in tensors.items() if full.startswith(prefix)}
-                head.load_state_dict(own)
-                found[name][key] = head.eval()
+                head.load_state_dict(
+                    {full.removeprefix(prefix): tensor for full, tensor in tensors.items() if full.startswith(prefix)}
+                )
+                heads[name][key] = head.eval()
             about[name]["specs"] = SPECS
-    return found, about
+    return heads, about
 
 
 def write_reader(
@@ -193,16 +192,15 @@ def _write_encoder(path: Path, backbone: "Backbone", tuning: Mapping[str, Any], 
 def _stored(tensors: Mapping[str, "Tensor"], storage: Storage) -> dict[str, "Tensor"]:
     if storage == "fp32":
         return dict(tensors)
-    half = {key: one.detach().half() if one.is_floating_point() else one for key, one in tensors.items()}
-    if not all(one.isfinite().all() for one in half.values()):
+    half = {key: tensor.detach().half() if tensor.is_floating_point() else tensor for key, tensor in tensors.items()}
+    if not all(tensor.isfinite().all() for tensor in half.values()):
         raise UserError("storage: a weight is too large for fp16; save as fp32")
     return half
 
 
 def write_digests(directory: Path) -> None:
     """Notes the digests of the files of an exported reader that have no place for one."""
-    found = {name: file_digest(directory / name) for name in (GRAPH, TOKENIZER)}
-    write_json(directory / DIGESTS, found, durable=True)
+    write_json(directory / DIGESTS, {name: file_digest(directory / name) for name in (GRAPH, TOKENIZER)}, durable=True)
 
 
 def check_digests(directory: Path) -> None:

@@ -111,10 +111,10 @@ def token_from(file: Path | None, token: str = "") -> str:
         return token
     if token:
         raise UserError("--token-file: give one of --token-file, BERTVISION_TOKEN and --token")
-    found = read_text(file).strip()
-    if not found:
+    token = read_text(file).strip()
+    if not token:
         raise UserError(f"{file}: holds no token; write one into it")
-    return found
+    return token
 
 
 def serve(
@@ -148,10 +148,10 @@ def bind(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
         raise UserError(f"--port {port}: ports go from 0 (any free one) to 65535")
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError):
         raise UserError(f"--host {host}: no such host; 127.0.0.1 is this machine alone, 0.0.0.0 all networks") from None
-    family, kind, protocol, _, address = found[0]
+    family, kind, protocol, _, address = addresses[0]
     listener = socket.socket(family, kind, protocol)  # asyncio sets TCP_NODELAY only where the protocol is TCP
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -38,8 +38,8 @@ class Folders:
     def find(self, name: str) -> Path:
         """The file called `name`, absolute or from one of the folders; UserError unless it is below one of them."""
         try:
-            found = [(root / name).resolve() for root in self.roots]  # an absolute name replaces the root
-            below = [path for path in found if self._holds(path) and path.is_file()]
+            paths = [(root / name).resolve() for root in self.roots]  # an absolute name replaces the root
+            below = [path for path in paths if self._holds(path) and path.is_file()]
         except (OSError, ValueError, RuntimeError):  # a loop of links, a zero byte, too long a name
             below = []
         if not below:  # the same words for what exists elsewhere and for what does not: nothing is told about it
@@ -50,13 +50,13 @@ class Folders:
 
     def files(self) -> list[str]:
         """The files that can be read, sorted; hidden ones are left out."""
-        found = []
+        files = []
         for root in self.roots:
             for path in sorted(root.rglob("*")):
                 hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
                 if path.suffix.lower() in SUFFIXES and not hidden and path.is_file() and self._holds(path.resolve()):
-                    found.append(str(path))
-        return found
+                    files.append(str(path))
+        return files
 
     def read(self, names: Sequence[str]) -> list[Document]:
         """The named files, or all of them if none is named."""
