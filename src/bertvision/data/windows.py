@@ -77,6 +77,7 @@ class Windows:
     context_at, context_end: (N,) where in the window its stretch of the context begins and ends.
     context_token: (N,) the row of `chars` of its first context token; chars: (C, 2) character offsets of
     every token of every distinct context, so that a context shared by many questions is kept once.
+    second: (N,) where the second text of a pair begins, if both are encoded apart, each as if it were alone.
     """
 
     ids: NDArray[np.int32]
@@ -88,6 +89,7 @@ class Windows:
     context_token: NDArray[np.int64]
     chars: NDArray[np.int32]
     targets: NDArray
+    second: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.example)
@@ -158,14 +160,21 @@ def make_windows(tokenizer: Tokenizer, records: Sequence[Record], max_length: in
 
 
 def make_text_windows(
-    tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]], targets: NDArray, max_length: int = 384
+    tokenizer: Tokenizer,
+    texts: Sequence[tuple[str, ...]],
+    targets: NDArray,
+    max_length: int = 384,
+    apart: bool = False,
 ) -> Windows:
     """One window per text or pair of texts, of at most `max_length` tokens. targets: (N, ...) what a task learns.
 
     A single text loses its end. Of a pair the longer loses its end until both fit, see `longest_first`.
+    apart: both texts of a pair stand one behind the other, each framed alone and of at most `max_length` tokens.
     """
     count = len(texts)
     pair = bool(count) and len(texts[0]) == 2
+    if apart:
+        return _apart(tokenizer, texts, targets, max_length)
     frame = Frame.of(tokenizer, pair=pair)
     room = max_length - frame.size
     if room < 1 + pair:
@@ -174,12 +183,31 @@ def make_text_windows(
     second, _ = _encode(tokenizer, [each[1] for each in texts]) if pair else ([np.zeros(0, np.int32)] * count, [])
     kept = longest_first(_sizes(first), _sizes(second), room)  # (N,), (N,)
     ids, types = frame.assemble((a[:m], b[:n]) for a, b, m, n in zip(first, second, *(each.tolist() for each in kept)))
-    nothing = np.zeros(count, np.int64)
+    return _without_context(ids, types, frame.size + kept[0] + kept[1], targets)
+
+
+def _apart(tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]], targets: NDArray, max_length: int) -> Windows:
+    """A window per pair: the first text framed as if it were alone, then the second."""
+    if any(len(each) != 2 for each in texts):
+        raise UserError("pairs are encoded apart here, and this is a single text; give two texts")
+    frame = Frame.of(tokenizer, pair=False)
+    room = max_length - frame.size
+    if room < 1:
+        raise UserError(f"data.max_length: windows of {max_length} tokens leave no room for the text; make it larger")
+    encoded, _ = _encode(tokenizer, [text for pair in texts for text in pair])  # first, second, first, second, ...
+    ids, types = frame.assemble((each[:room], np.zeros(0, np.int32)) for each in encoded)
+    lengths = frame.size + np.minimum(_sizes(encoded), room).reshape(-1, 2)  # (N, 2)
+    return replace(_without_context(ids, types, lengths.sum(axis=1), targets), second=lengths[:, 0])
+
+
+def _without_context(ids: NDArray, types: NDArray, lengths: NDArray[np.int64], targets: NDArray) -> Windows:
+    """One window per example, of `lengths` (N,) tokens, that holds no stretch of a context."""
+    nothing = np.zeros(len(lengths), np.int64)
     return Windows(
         ids=ids,
         types=types,
-        starts=_starts(frame.size + kept[0] + kept[1]),
-        example=np.arange(count, dtype=np.int64),
+        starts=_starts(lengths),
+        example=np.arange(len(lengths), dtype=np.int64),
         context_at=nothing,
         context_end=nothing,
         context_token=nothing,

@@ -171,7 +171,8 @@ def cut(tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]], config: TaskConf
     if cutting.too_long == "windows":
         return make_windows(tokenizer, as_records(texts), cutting.max_length, cutting.overlap)
     clean = [tuple(SURROGATES.sub("\ufffd", text) for text in one) for one in texts]
-    return make_text_windows(tokenizer, clean, np.zeros(len(texts), np.int64), cutting.max_length)
+    targets, apart = np.zeros(len(texts), np.int64), cutting.pairs == "apart"
+    return make_text_windows(tokenizer, clean, targets, cutting.max_length, apart)
 
 
 def collector_of(config: TaskConfig, texts: Sequence[tuple[str, ...]], windows: Windows, top_k: int = 1) -> Any:

@@ -292,6 +292,8 @@ class Reader:
 
 def _difference(one: Reader, other: Reader) -> str:
     """Why two readers cannot share an encoder; empty if they can."""
+    if len({task.windows.pairs for each in (one, other) for task in each.config.tasks.values()}) > 1:
+        return "pairs encoded apart, or together where the others are not"
     if one.config.fingerprint != other.config.fingerprint:
         return f"another backbone ({other.config.backbone}, not {one.config.backbone})"
     if one.config.tuning != other.config.tuning:

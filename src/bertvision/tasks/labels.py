@@ -99,7 +99,8 @@ class Labels(Task):
 
     def _texts(self, found: Examples, tokenizer: Tokenizer, data: DataRecipe) -> Dataset:
         gold = label_numbers(found.examples, self.labels)
-        windows = make_text_windows(tokenizer, [each.texts for each in found.examples], gold, data.max_length)
+        texts, apart = [each.texts for each in found.examples], data.pairs == "apart"
+        windows = make_text_windows(tokenizer, texts, gold, data.max_length, apart)
         return Dataset(found.source, [], found.examples, windows, gold, found.notes)
 
     def _questions(

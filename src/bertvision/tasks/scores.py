@@ -97,7 +97,8 @@ class Score(Task):
     def _texts(self, found: Examples, tokenizer: Tokenizer, data: DataRecipe) -> Dataset:
         gold = score_numbers(found.examples)
         targets = self._scale.to_unit(gold).astype(np.float32)
-        windows = make_text_windows(tokenizer, [each.texts for each in found.examples], targets, data.max_length)
+        texts, apart = [each.texts for each in found.examples], data.pairs == "apart"
+        windows = make_text_windows(tokenizer, texts, targets, data.max_length, apart)
         return Dataset(found.source, [], found.examples, windows, gold, found.notes)
 
     @property

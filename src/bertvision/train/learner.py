@@ -297,7 +297,8 @@ class Share:
             return states, batch
         at = torch.from_numpy(rows).to(states.layers.device)
         tensors = {key: getattr(batch, key)[at] for key in ("ids", "types", "mask", "targets")}
-        part = dataclasses.replace(batch, index=batch.index[rows], full=None, **tensors)
+        second = None if batch.second is None else batch.second[at]
+        part = dataclasses.replace(batch, index=batch.index[rows], full=None, second=second, **tensors)
         return States(states.layers.detach()[at], states.mask[at], states.numbers), part
 
 

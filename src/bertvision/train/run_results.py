@@ -225,7 +225,9 @@ def runtime_of(run: RunDir, device: str = "", alone: bool = False) -> Runtime:
 def trained_part(recipe: Recipe, runtime: Any) -> dict[str, Any]:
     """A recipe without what does not affect training, shows in the windows or is not asked for."""
     plain = asdict(recipe)
-    for key in ("also", "broken", *([] if recipe.data.metric else ["metric"])):
+    unused = [] if recipe.data.metric else ["metric"]
+    unused += [] if recipe.data.pairs == "apart" else ["pairs"]
+    for key in ("also", "broken", *unused):
         plain["data"].pop(key)
     plain["bank"].pop("at")
     if not recipe.bank.solve:
