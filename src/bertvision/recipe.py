@@ -1,5 +1,4 @@
-"""The recipe: every option of a study, as frozen dataclasses read from TOML. The string under a field is its
-documentation, in docs/recipe.md and in the JSON schema."""
+"""Every option of a study, as dataclasses read from TOML. The string under a field documents it, in docs/recipe.md."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -65,9 +64,10 @@ class DataRecipe(Section):
     """The column of your own table that holds the label or the score."""
     labels: tuple[str, ...] = ()
     """The labels of your own table, in order; empty: those of the training set, sorted."""
+    pairs: Literal["together", "apart"] = "together"
+    """Both texts of a pair in one window, or each encoded as if it were alone; all heads then `reduce = "compare"`."""
     metric: Literal["", "accuracy", "f1", "matthews"] = ""
-    """The main metric of your own table of labels; empty: accuracy. `f1` is that of the second of two labels, else the
-    mean over all labels."""
+    """The main metric of your own labels; empty: accuracy. `f1`: of the second of two labels, else the mean of all."""
     broken: Literal["refuse", "leave out"] = "refuse"
     """Malformed lines of a table, as in the official QQP/train.tsv: an error that names them, or left out, counted."""
 
@@ -79,8 +79,8 @@ class Training(Section):
     batch_size: Positive = 16
     """Most windows in a batch."""
     batch_tokens: Positive = 4096
-    """Most tokens in a batch, padding included: long windows come in smaller batches. Where heads read [CLS] alone, a
-    window counts as one token."""
+    """Most tokens in a batch, padding included: long windows make smaller batches. For heads on [CLS] alone a window
+    counts as one token."""
     learning_rate: NonNegative = 1e-3
     """The peak learning rate."""
     optimizer: Literal["adamw", "adam"] = "adamw"
@@ -252,8 +252,9 @@ class Recipe(Section):
     """Where and how it is computed."""
     heads: tuple[dict, ...] = ()
     """The heads of the bank: tables with `kind` and that kind's options (`bertvision heads` lists them). For `labels`
-    and `score` also `reduce`: read [CLS] alone (`first`, the default), or the `mean` or `sum` over all tokens. For any
-    `depth`: it reads the layers up to that block. The encoder runs no further than the heads together read."""
+    and `score` also `reduce`: [CLS] alone (`first`, the default), the `mean` or `sum` over all tokens, or `compare`: of
+    pairs encoded apart u, v, |u - v|, u * v and their cosine, u and v the mean of each text. For any `depth`: it reads
+    the layers up to that block. The encoder runs no further than the heads together read."""
     search: tuple[dict, ...] = ()
     """What `bertvision search` varies in the heads: tables with the `key` of an option or of a head's training, and
     either `values` or `low` and `high` (with `log = true`, evenly over powers). Empty: every option of each kind."""
@@ -293,8 +294,8 @@ def _contradictions(recipe: Recipe) -> Iterable[tuple[str, str]]:
     for key, text in (("backbone.name", recipe.backbone.name), ("data.train", data.train), ("data.test", data.test)):
         if not text.strip():
             yield key, "must not be empty"
-    lists: dict[str, tuple] = {"seeds": recipe.seeds, "bank.fractions": recipe.bank.fractions}
-    for key, values in {**lists, "evaluate.ensembles": recipe.evaluate.ensembles}.items():
+    fractions, ensembles = recipe.bank.fractions, recipe.evaluate.ensembles
+    for key, values in (("seeds", recipe.seeds), ("bank.fractions", fractions), ("evaluate.ensembles", ensembles)):
         if len(set(values)) < max(1, len(values)):
             yield key, "give at least one, each once"
     if data.overlap > 0.75 * data.max_length:
@@ -340,9 +341,8 @@ def head_spec(entry: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reached(epochs: float, checkpoints: Iterable[float]) -> list[float]:
-    """The epochs at which tuning leaves checkpoints: those asked for before its end, and the end."""
-    ends = {epoch for epoch in checkpoints if epoch < epochs} | {epochs}
-    return sorted({float(f"{epoch:g}") for epoch in ends})  # as in file names: 0.1 + 0.2 is 0.3
+    """The epochs, as in file names, at which tuning leaves checkpoints: those asked for before its end, and the end."""
+    return sorted({float(f"{epoch:g}") for epoch in (*checkpoints, epochs) if epoch <= epochs})
 
 
 def has_heads(recipe: Recipe, epoch: float) -> bool:

@@ -127,8 +127,11 @@ class Backbone(nn.Module):
     def forward(self, batch: Batch, reads: Reads = "all", positions: Positions = "all") -> States:
         """States of a batch: all layers, the last one only, or those with the given numbers, (B, L, S, H).
 
-        positions: all tokens, or [CLS] alone, (B, L, 1, H); then no more than that is kept of a slice.
+        positions: all tokens, or [CLS] alone, (B, L, 1, H); then no more than that is kept of a slice. Of pairs that
+        are encoded apart the mean over each text, (B, L, 2, H).
         """
+        if batch.second is not None:
+            return self._apart(batch, batch.second, reads)
         numbers = None if reads == "all" else numbered(reads, self.layers)
         learning = self.training or torch.is_grad_enabled()
         mask = batch.mask if positions == "all" else batch.mask[:, :1]
@@ -136,6 +139,22 @@ class Backbone(nn.Module):
         if learning or not batch.ids.is_cpu or torch.compiler.is_compiling() or batch.ids.numel() <= _slice():
             return States(torch.stack([layer[:, :tokens] for layer in self.encode(batch, reads)], dim=1), mask, numbers)
         return States(self._in_slices(batch, reads, tokens), mask, numbers)
+
+    def _apart(self, batch: Batch, second: Tensor, reads: Reads) -> States:
+        """The mean states of both texts of each pair, (B, L, 2, H); every text is a row of its own."""
+        begin = torch.cat([torch.zeros_like(second), second])  # (2 B,): all first texts, then all second ones
+        lengths = torch.cat([second, batch.mask.sum(dim=1)]) - begin
+        column = torch.arange(int(lengths.max()), device=second.device)
+        mask = column < lengths[:, None]  # (2 B, S)
+        place = torch.where(mask, begin[:, None] + column, 0)
+        ids, types = (each.repeat(2, 1).gather(1, place) for each in (batch.ids, batch.types))
+        ids, types = torch.where(mask, ids, self.pad), torch.where(mask, types, 0)
+        texts = Batch(np.tile(batch.index, 2), ids, types, mask, batch.targets.repeat(2, *batch.targets.shape[1:]))
+        states = self(texts, reads)
+        real = mask[:, None, :, None]
+        means = states.layers.masked_fill(~real, 0).sum(dim=2) / real.sum(dim=2)  # (2 B, L, H)
+        both = torch.stack(means.chunk(2), dim=2)  # (B, L, 2, H)
+        return States(both, batch.mask.new_ones(len(second), 2), states.numbers)
 
     def encode(self, batch: Batch, reads: Reads = "all") -> list[Tensor]:
         """The same states from one pass of the encoder: a (B, S, H) for each layer, in rising order.

@@ -6,6 +6,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from bertvision.errors import UserError
 
@@ -13,6 +14,7 @@ from bertvision.errors import UserError
 Reads = Literal["all", "last"] | tuple[int, ...]
 Positions = Literal["all", "cls"]  # which tokens
 POOLED = -1  # the encoder's own pooler (a dense layer and tanh on the last [CLS]); not among "all"
+COSINE = 4.0  # how much a cosine counts beside the other features of two texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,7 @@ class States:
     layers: (batch, layer, token, width). With all layers, index 0 is the embedding output and -1 the encoder's output.
         A source may deliver fewer: the last layer, chosen ones (read them with `layer`), or [CLS] alone (token = 1).
         The pooler's output, where it is asked for, comes first; it stands at [CLS], and is zero at other tokens.
+        Of a pair that is encoded apart there are two tokens: the mean over the first text, and over the second.
     mask: (batch, token), True for real tokens. Padding is at the end of a row.
     numbers: the layers' numbers; None: all of them.
     """
@@ -43,6 +46,18 @@ class States:
         """The states of [CLS] alone, (batch, layer, 1, width)."""
         # Contiguous: a product with a view would copy the weights once per row.
         return States(self.layers[:, :, :1].contiguous(), self.mask[:, :1], self.numbers)
+
+    def compared(self) -> "States":
+        """Of pairs that are encoded apart u, v, |u - v|, u * v and their cosine, (batch, layer, 1, 4 width + 1).
+
+        u, v: the means over both texts, scaled to length 1. The products are multiplied by the root of the width, the
+        cosine by COSINE: a penalty on weights then asks about as much of each.
+        """
+        u, v = normalize(self.layers[:, :, :2].float(), dim=-1).unbind(dim=2)  # (batch, layer, width) each
+        product = u * v
+        cosine = COSINE * product.sum(dim=-1, keepdim=True)
+        beside = torch.cat([u, v, (u - v).abs(), product * u.shape[-1] ** 0.5, cosine], dim=-1)
+        return States(beside.unsqueeze(2), self.mask[:, :1], self.numbers)
 
     def only(self, reads: Reads) -> "States":
         """The same states, of no more layers than these; a view where they are neighbours."""

@@ -80,8 +80,7 @@ def fit(
         return
     print(f"{result.metric} {result.test:.2f} on test (95 %: {result.low:.2f} to {result.high:.2f})")
     print(f"report: {result.directory / 'report.html'}")
-    run = result.directory / "steps" / result.step
-    print(f"model: {result.model}" if result.model else f"run: {run} (there are no readers for this task yet)")
+    print(f"model: {result.model}")
 
 
 def ask(

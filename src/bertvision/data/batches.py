@@ -21,7 +21,7 @@ class Batch:
     """A batch of windows, padded at the end of each row to the longest.
 
     index: (B,) window numbers. ids, types: (B, S) int64. mask: (B, S) bool. targets: (B, ...). full: whether no row is
-    padded, known without asking the device; None = see the mask.
+    padded, known without asking the device; None = see the mask. second: (B,) as of Windows.
     """
 
     index: NDArray[np.int64]
@@ -30,6 +30,7 @@ class Batch:
     mask: "Tensor"
     targets: "Tensor"
     full: bool | None = None
+    second: "Tensor | None" = None
 
     @property
     def tokens(self) -> int:
@@ -54,7 +55,9 @@ def collate(windows: Windows, index: NDArray[np.int64], pad: int = 0) -> Batch:
 
     arrays = gather(windows, index, pad)
     tensors = {name: from_numpy(array) for name, array in arrays.items()}
-    return Batch(index, **tensors, targets=from_numpy(windows.targets[index]), full=bool(arrays["mask"].all()))
+    second = None if windows.second is None else from_numpy(windows.second[index])
+    targets, full = from_numpy(windows.targets[index]), bool(arrays["mask"].all())
+    return Batch(index, **tensors, targets=targets, full=full, second=second)
 
 
 class Ragged:

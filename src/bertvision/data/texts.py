@@ -43,6 +43,8 @@ def check_sources(data: DataRecipe, labels: Sequence[str] | None) -> None:
     """
     for split, source in sources_of(data).items():
         check_fits(source, data, labels, f"data.{split}: ")
+    if data.pairs == "apart" and not (is_text(data.train) and texts_in(parts(data.train)[0], data) == 2):
+        raise UserError(f"data.pairs: {data.train} has no pairs of texts that could be encoded apart; leave it out")
     for key in ("negatives", "edited"):
         if getattr(data, key) and is_text(data.train):
             raise UserError(f"data.{key}: are made of questions on paragraphs, and these are texts; give 0")

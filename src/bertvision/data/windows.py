@@ -77,6 +77,7 @@ class Windows:
     context_at, context_end: (N,) where in the window its stretch of the context begins and ends.
     context_token: (N,) the row of `chars` of its first context token; chars: (C, 2) character offsets of
     every token of every distinct context, so that a context shared by many questions is kept once.
+    second: (N,) where the second text of a pair begins, if both are encoded apart, each as if it were alone.
     """
 
     ids: NDArray[np.int32]
@@ -88,6 +89,7 @@ class Windows:
     context_token: NDArray[np.int64]
     chars: NDArray[np.int32]
     targets: NDArray
+    second: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.example)
@@ -169,14 +171,21 @@ def make_windows(tokenizer: Tokenizer, records: Sequence[Record], max_length: in
 
 
 def make_text_windows(
-    tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]], targets: NDArray, max_length: int = 384
+    tokenizer: Tokenizer,
+    texts: Sequence[tuple[str, ...]],
+    targets: NDArray,
+    max_length: int = 384,
+    apart: bool = False,
 ) -> Windows:
     """One window per text or pair of texts, of at most `max_length` tokens. targets: (N, ...) what a task learns.
 
     A single text loses its end. Of a pair the longer loses its end until both fit, see `longest_first`.
+    apart: both texts of a pair stand one behind the other, each framed alone and of at most `max_length` tokens.
     """
     count = len(texts)
     pair = bool(count) and len(texts[0]) == 2
+    if apart:
+        return _apart(tokenizer, texts, targets, max_length)
     frame = Frame.of(tokenizer, pair=pair)
     room = max_length - frame.size
     if room < 1 + pair:
@@ -187,6 +196,21 @@ def make_text_windows(
     kept = zip(first, second, first_sizes.tolist(), second_sizes.tolist())
     ids, types = frame.assemble((a[:a_size], b[:b_size]) for a, b, a_size, b_size in kept)
     return Windows.of_texts(ids, types, frame.size + first_sizes + second_sizes, np.arange(count), targets)
+
+
+def _apart(tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]], targets: NDArray, max_length: int) -> Windows:
+    """A window per pair: the first text framed as if it were alone, then the second."""
+    if any(len(pair) != 2 for pair in texts):
+        raise UserError("pairs are encoded apart here, and this is a single text; give two texts")
+    frame = Frame.of(tokenizer, pair=False)
+    room = max_length - frame.size
+    if room < 1:
+        raise UserError(f"data.max_length: windows of {max_length} tokens leave no room for the text; make it larger")
+    text_ids, _ = _encode(tokenizer, [text for pair in texts for text in pair])  # first, second, first, second, ...
+    ids, types = frame.assemble((text[:room], text[:0]) for text in text_ids)
+    lengths = frame.size + np.minimum(_sizes(text_ids), room).reshape(-1, 2)  # (N, 2)
+    windows = Windows.of_texts(ids, types, lengths.sum(axis=1), np.arange(len(texts)), targets)
+    return replace(windows, second=lengths[:, 0])
 
 
 def longest_first(

@@ -5,19 +5,21 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from bertvision.data.conll import Sentence, unlabelled
 from bertvision.data.squad import Record, normalize
 from bertvision.data.windows import Windows, make_text_windows, make_windows
 from bertvision.errors import UserError, nearest
 from bertvision.evaluate.calibration import Calibration
 from bertvision.serve.config import TaskConfig
 from bertvision.tasks.decode import SpanCollector, SpanPredictions
+
+if TYPE_CHECKING:
+    from bertvision.data.conll import Sentence
 
 REMOVED = {  # options of the pipeline that transformers 5 removed, for which a reader has no use
     "doc_stride": "windows are cut as in training",
@@ -167,7 +169,9 @@ def _clean(text: str) -> str:
     return SURROGATES.sub("\ufffd", text)
 
 
-def _sentences(texts: Sequence[tuple[str, ...]]) -> list[Sentence]:
+def _sentences(texts: Sequence[tuple[str, ...]]) -> "list[Sentence]":
+    from bertvision.data.conll import unlabelled
+
     return [unlabelled(row, _clean(text))[0] for row, (text,) in enumerate(texts)]
 
 
@@ -180,8 +184,8 @@ def cut(tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]], config: TaskConf
         return make_sentence_windows(tokenizer, _sentences(texts), config.labels, sizes.max_length, sizes.overlap)
     if sizes.too_long == "windows":
         return make_windows(tokenizer, as_records(texts), sizes.max_length, sizes.overlap)
-    clean = [tuple(map(_clean, example)) for example in texts]
-    return make_text_windows(tokenizer, clean, np.zeros(len(texts), np.int64), sizes.max_length)
+    clean, targets = [tuple(map(_clean, example)) for example in texts], np.zeros(len(texts), np.int64)
+    return make_text_windows(tokenizer, clean, targets, sizes.max_length, sizes.pairs == "apart")
 
 
 def collector_of(config: TaskConfig, texts: Sequence[tuple[str, ...]], windows: Windows, top_k: int = 1) -> Any:
@@ -222,6 +226,7 @@ def entities_of(collector: Any, texts: Sequence[tuple[str, ...]]) -> list[list[d
 
     score: the probability of the label of its least probable word.
     """
+    from bertvision.data.conll import unlabelled
     from bertvision.tasks.tokens import entities
 
     results = []

@@ -312,7 +312,7 @@ def _task_config(recipe: Recipe, choice: Score, task: Task) -> TaskConfig:
         replace(choice.ensemble, weights=weights),
         float(choice.threshold),
         Decoding(evaluate.decoding, evaluate.nbest, evaluate.answer_tokens),
-        Cutting(data.max_length, data.overlap, too_long),
+        Cutting(data.max_length, data.overlap, too_long, data.pairs),
         tuple(facts.get("labels", ())),
         (float(low), float(high)),
     )

@@ -10,8 +10,10 @@ from bertvision.evaluate.calibration import Calibration
 from bertvision.evaluate.ensemble import BACKBONE, Ensemble
 from bertvision.schema import STRICT, Count, Number, Positive, validate
 
-# In format 1 members of an ensemble were display names of heads; format 2 had no calibration, format 3 no exits.
+# In format 1 members of an ensemble were display names of heads; format 2 had no calibration, format 3 no exits,
+# format 4 no pairs that are encoded apart and no labels of words.
 FORMAT = 4
+NEWEST = 5  # written where pairs are encoded apart, or words get labels
 # Task -> method of a reader, route of the API.
 VERBS = {"spans": "answer", "labels": "classify", "score": "similarity", "tokens": "entities"}
 BYTES, SPECIAL = 4, 3  # about as many UTF-8 bytes to a token; tokens around a pair of texts
@@ -29,12 +31,16 @@ class Decoding:
 
 @dataclass(frozen=True, slots=True)
 class Cutting:
-    """How texts are cut to the encoder's length. too_long: cut into overlapping "windows", or "trim" to one."""
+    """How texts are cut to the encoder's length. too_long: cut into overlapping "windows", or "trim" to one.
+
+    pairs: whether both texts of a pair are encoded together, in one window, or "apart", each as if it were alone.
+    """
 
     __pydantic_config__ = STRICT
     max_length: Positive = 384
     overlap: Count = 128
     too_long: Literal["windows", "trim"] = "windows"
+    pairs: Literal["together", "apart"] = "together"
 
     def __post_init__(self) -> None:
         if self.overlap >= self.max_length:
@@ -160,12 +166,13 @@ class ReaderConfig:
     version: str = __version__
 
     def to_json(self) -> dict[str, Any]:
+        is_new = any(task.windows.pairs == "apart" or task.verb == "entities" for task in self.tasks.values())
         return {
-            "format": FORMAT,
+            "format": NEWEST if is_new else FORMAT,
             "version": self.version,
             "backbone": {"name": self.backbone, "fingerprint": self.fingerprint},
             "tuning": self.tuning,
-            "tasks": {name: asdict(one) | {"ensemble": one.ensemble.to_json()} for name, one in self.tasks.items()},
+            "tasks": {name: _table(one) for name, one in self.tasks.items()},
         }
 
     @classmethod
@@ -173,10 +180,10 @@ class ReaderConfig:
         """Reads the result of `to_json`, in this format or an older one; errors begin with `where`."""
         if not isinstance(table, dict) or "format" not in table or not isinstance(table.get("tasks"), dict):
             raise UserError(f"{where}: not the configuration of a reader; `bertvision study RECIPE` leaves one")
-        if table["format"] not in range(1, FORMAT + 1):
+        if table["format"] not in range(1, NEWEST + 1):
             made = table.get("version", "a newer version")
             raise UserError(
-                f"{where}: format {table['format']} (made by bertvision {made}), this version reads {FORMAT}; upgrade"
+                f"{where}: format {table['format']} (made by bertvision {made}), this version reads {NEWEST}; upgrade"
             )
         if not table["tasks"]:
             raise UserError(f"{where}: tasks: there is none; copy or build the reader again")
@@ -189,6 +196,14 @@ class ReaderConfig:
         except UserError as error:
             raise UserError(f"{error}; copy or build the reader again") from None
         return cls(file.backbone.name, file.backbone.fingerprint, file.tuning, tasks, file.version)
+
+
+def _table(task: TaskConfig) -> dict[str, Any]:
+    """A task as it is written: as in format 4 where that says all."""
+    table = asdict(task) | {"ensemble": task.ensemble.to_json()}
+    if task.windows.pairs == "together":
+        del table["windows"]["pairs"]
+    return table
 
 
 def _upgraded(name: str, task: Any) -> Any:

@@ -309,6 +309,8 @@ class Reader:
 
 def _difference(first: Reader, second: Reader) -> str:
     """Why two readers cannot share an encoder; empty if they can."""
+    if len({task.windows.pairs for reader in (first, second) for task in reader.config.tasks.values()}) > 1:
+        return "pairs encoded apart, or together where the others are not"
     if first.config.fingerprint != second.config.fingerprint:
         return f"another backbone ({second.config.backbone}, not {first.config.backbone})"
     if first.config.tuning != second.config.tuning:

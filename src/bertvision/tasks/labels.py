@@ -99,7 +99,8 @@ class Labels(Task):
 
     def _texts(self, read: Examples, tokenizer: Tokenizer, data: DataRecipe) -> Dataset:
         gold = label_numbers(read.examples, self.labels)
-        windows = make_text_windows(tokenizer, [example.texts for example in read.examples], gold, data.max_length)
+        texts, apart = [example.texts for example in read.examples], data.pairs == "apart"
+        windows = make_text_windows(tokenizer, texts, gold, data.max_length, apart)
         return Dataset(read.source, [], read.examples, windows, gold, read.notes)
 
     def _questions(

@@ -97,7 +97,8 @@ class Score(Task):
     def _texts(self, read: Examples, tokenizer: Tokenizer, data: DataRecipe) -> Dataset:
         gold = score_numbers(read.examples)
         targets = self._scale.to_unit(gold).astype(np.float32)
-        windows = make_text_windows(tokenizer, [example.texts for example in read.examples], targets, data.max_length)
+        texts, apart = [example.texts for example in read.examples], data.pairs == "apart"
+        windows = make_text_windows(tokenizer, texts, targets, data.max_length, apart)
         return Dataset(read.source, [], read.examples, windows, gold, read.notes)
 
     @property

@@ -299,7 +299,8 @@ class Share:
             return states, batch
         indices = torch.from_numpy(rows).to(states.layers.device)
         tensors = {key: getattr(batch, key)[indices] for key in ("ids", "types", "mask", "targets")}
-        share_batch = dataclasses.replace(batch, index=batch.index[rows], full=None, **tensors)
+        second = None if batch.second is None else batch.second[indices]
+        share_batch = dataclasses.replace(batch, index=batch.index[rows], full=None, second=second, **tensors)
         return States(states.layers.detach()[indices], states.mask[indices], states.numbers), share_batch
 
 

@@ -246,7 +246,9 @@ def trained_part(recipe: Recipe, runtime: Any) -> dict[str, Any]:
     an older run stays the same.
     """
     settings = asdict(recipe)
-    for key in ("also", "broken", *([] if recipe.data.metric else ["metric"])):
+    unused = [] if recipe.data.metric else ["metric"]
+    unused += [] if recipe.data.pairs == "apart" else ["pairs"]
+    for key in ("also", "broken", *unused):
         settings["data"].pop(key)
     settings["bank"].pop("at")
     if not recipe.bank.solve:
