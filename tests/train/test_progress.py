@@ -120,7 +120,7 @@ def test_variants_share_one_agenda(tmp_path):
     series = VariantStudies(recipe_of(finetune={"checkpoints": []}, variants=variants), tmp_path / "run", quiet=True)
     series.begin()
     series.plan()
-    one, two = series.studies
+    one, two = series.studies.values()
     shared = one.journal.stages
     assert shared is two.journal.stages
     assert [len(stages) for stages in shared.parts.values()] == [4, 3]

@@ -1,8 +1,9 @@
 """Verbs that run a recipe: the whole study, its parts and cells, the search for better heads, and forecasts."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from bertvision.cli.options import (
     Address,
@@ -20,6 +21,10 @@ from bertvision.cli.options import (
     print_json,
 )
 from bertvision.errors import UserError
+
+if TYPE_CHECKING:
+    from bertvision.train import Run
+    from bertvision.train.study import Study
 
 OnRay = Annotated[str, opt("Run it on a cluster: ray.")]
 
@@ -60,7 +65,7 @@ def study(
         print_outcome(run, as_json)
 
 
-def _write_curves(run: Any, tensorboard: bool, trackio: bool) -> None:
+def _write_curves(run: "Run", tensorboard: bool, trackio: bool) -> None:
     """Makes the studies of a run write curves while they train."""
     from bertvision.train.trackers import Scalars, TrackioWriter, need_trackio
 
@@ -68,18 +73,18 @@ def _write_curves(run: Any, tensorboard: bool, trackio: bool) -> None:
         raise UserError("--trackio: choose either this or --tensorboard")
     if trackio:
         need_trackio()
-    for study in run.studies:
+    for study in run.studies.values():
         folder = study.run_dir.trackio if trackio else study.run_dir.tensorboard
         study.journal.scalars = Scalars(folder, TrackioWriter if trackio else None)
 
 
-def print_outcome(run: Any, as_json: bool) -> None:
+def print_outcome(run: "Run", as_json: bool) -> None:
     """Writes report and readers of a finished run, and prints its scores."""
     from bertvision.report.page import write_pages
     from bertvision.report.reading import read_study
     from bertvision.serve.build import leave_reader
 
-    readers = [leave_reader(study.directory) for study in run.studies if study.task.served]
+    readers = [leave_reader(study.directory) for study in run.studies.values() if study.task.served]
     contents = read_study(run.directory)
     page = write_pages(contents, run.directory)
     if as_json:
@@ -126,7 +131,7 @@ def train(
 ) -> None:
     """Train the bank of heads on every checkpoint that `finetune` has left in the run."""
     run = make_study(recipe, _with_device(settings, device), out, quiet=as_json)
-    if not all(study.recipe.heads for study in run.studies):
+    if not all(study.recipe.heads for study in run.studies.values()):
         raise UserError(f"{recipe}: heads: there are none to train; add [[heads]] with a kind")
     run.begin()
     paths = [str(study.train(*cell)) for study in _begin_each(run) for cell in study.run_dir.planned()]
@@ -317,7 +322,7 @@ def _with_device(settings: list[str] | None, device: str) -> list[str]:
     return [*(settings or ()), *([f"runtime.device={device}"] if device else [])]
 
 
-def make_study(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bool = False) -> Any:
+def make_study(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bool = False) -> "Run":
     """The run of a recipe: a study, or one for each variant."""
     from bertvision.recipe import load_recipe
     from bertvision.train import make_run
@@ -328,16 +333,16 @@ def make_study(recipe: Path, settings: list[str] | None, out: Path | None, quiet
     return make_run(loaded, directory, quiet=quiet)
 
 
-def _without_variants(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bool) -> Any:
+def _without_variants(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bool) -> "Study":
     """The study of a recipe; UserError if it has variants."""
     run = make_study(recipe, settings, out, quiet)
     if run.recipe.variants:
         raise UserError(f"{recipe}: has variants; name the recipe.toml that a study left in the directory of one")
-    return run
+    return run.studies[""]
 
 
-def _begin_each(run: Any) -> Any:
+def _begin_each(run: "Run") -> Iterator["Study"]:
     """Yields the studies of a run one by one, each after its `begin`."""
-    for study in run.studies:
+    for study in run.studies.values():
         study.begin()
         yield study

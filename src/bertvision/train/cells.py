@@ -12,10 +12,10 @@ from pathlib import Path
 
 from bertvision.errors import UserError, nearest
 from bertvision.files import Busy, claim, release
+from bertvision.train import Run
 from bertvision.train.run_dir import RunDir, file_name
 from bertvision.train.run_results import note_runtime
 from bertvision.train.study import Study
-from bertvision.train.study_variants import VariantStudies
 
 END = 10_000  # bytes of a log that are looked at for its last stage
 
@@ -39,10 +39,9 @@ class StudyCell:
 class Cells:
     """The cells of a run, those that need no other first. A cell's number is its place in `all`."""
 
-    def __init__(self, whole: Study | VariantStudies) -> None:
+    def __init__(self, whole: Run) -> None:
         self.whole = whole
-        self._studies = whole.variants if isinstance(whole, VariantStudies) else {"": whole}
-        studies = list(self._studies.items())
+        studies = whole.studies.items()
         tunings = [StudyCell(seed, None, name) for name, study in studies for seed in study.recipe.seeds]
         banks = [StudyCell(seed, epoch, name) for name, study in studies for seed, epoch in study.run_dir.planned()]
         self.all = tunings + banks
@@ -57,7 +56,7 @@ class Cells:
         return by_id[text]
 
     def study(self, cell: StudyCell) -> Study:
-        return self._studies[cell.variant]
+        return self.whole.studies[cell.variant]
 
     def is_done(self, cell: StudyCell) -> bool:
         run = self.study(cell).run_dir
@@ -120,7 +119,7 @@ class Cells:
         self.whole.refuse_other()
         held: list[Path] = []
         try:
-            for run in (self.whole, *self.whole.studies):
+            for run in (self.whole, *self.whole.studies.values()):
                 if claim(run.directory, shared=True):
                     held.append(run.directory)
                 if not run.run_dir.recipe_file.is_file():
