@@ -255,7 +255,7 @@ def test_updates_use_every_window_of_the_share_once_per_pass(fraction, epochs, b
 def test_shares_are_nested_and_hold_whole_examples(small, large, seed):
     small, large = sorted([small, large])
     one, other = (Share(WINDOWS, plan_of(1, 8), f, batch_size=8, seed=seed) for f in (small, large))
-    assert not (one.seen & ~other.seen).any()
-    assert set(WINDOWS.example[one.seen]).isdisjoint(WINDOWS.example[~one.seen])
-    assert len(set(WINDOWS.example[one.seen])) == max(1, round(small * len(DATA["train"].records)))
+    assert not (one.contains & ~other.contains).any()
+    assert set(WINDOWS.example[one.contains]).isdisjoint(WINDOWS.example[~one.contains])
+    assert len(set(WINDOWS.example[one.contains])) == max(1, round(small * len(DATA["train"].records)))
     assert len(WINDOWS) > len(DATA["train"].records)
