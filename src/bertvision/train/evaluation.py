@@ -145,7 +145,7 @@ class _LoadedRun:
         """The ensembles to score: the one asked for, or all members and the pair that the study reports."""
         best = [row.ensemble for row in self.chosen if row.ensemble.chosen == "best"]
         pairs = self.loaded.pairs(self.recipe.evaluate.ensembles)
-        for gone in [one for ensemble in best for one in ensemble.members if one not in self.loaded.heads]:
+        for gone in [each for pair in best for each in pair.members if each not in self.loaded.heads]:
             raise UserError(f"{self.run.seed(gone.seed)}: the head {gone.name!r} is gone; run the study again")
         if not member:
             return [*self.loaded.singles, *best]

@@ -110,7 +110,7 @@ class RayTasks:
         return True
 
     def start(self, piece: Piece) -> Any:
-        # Ray does not retry: `fill` does, and says so.
+        # Ray does not retry: `run_pieces` does, and reports it.
         options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_retries": 0, "name": piece.id}
         handle = self.task.options(**options).remote(self.setup, self.do, piece)
         self.running[handle] = piece
