@@ -129,7 +129,7 @@ class Runtime:
         if self.world > 1:
             torch.distributed.barrier()
 
-    def tell(self, value: Thing) -> Thing:
+    def broadcast(self, value: Thing) -> Thing:
         """The main process's value, plain as JSON, in all processes."""
         if self.world == 1:
             return value
@@ -162,7 +162,7 @@ class Runtime:
 
     def exchange(self, value: Thing) -> list[Thing]:
         """The values of all processes, plain as JSON, by rank, in all of them."""
-        return self.tell([json.loads(text) for text in self.gather(json.dumps(value).encode())])
+        return self.broadcast([json.loads(text) for text in self.gather(json.dumps(value).encode())])
 
     def any(self, flags: Sequence[bool]) -> list[bool]:
         """For each flag whether it is set in any process."""

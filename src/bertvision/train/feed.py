@@ -59,7 +59,7 @@ class Feeds:
         if self.choice is None:
             if self.backbone.runtime.is_main:
                 self._choose(windows, heads, looked_at, looks * self.rounds)
-            self.choice = self.backbone.runtime.tell(self.choice)
+            self.choice = self.backbone.runtime.broadcast(self.choice)
 
     def _choose(self, windows: Windows, heads: Sequence[nn.Module], looked_at: Windows | None, looks: int) -> None:
         if self.recipe.states != "auto":
@@ -94,10 +94,10 @@ class Feeds:
     def _open_or_write(self, windows: Windows, name: str) -> Store | None:
         """The store that the main process finds, or one that all processes write; None if there is no room for it."""
         runtime = self.backbone.runtime
-        if runtime.tell(name in self._no_room):
+        if runtime.broadcast(name in self._no_room):
             return None
         store = self._find_tapped(windows, name) if runtime.is_main else None
-        if directory := runtime.tell(str(store.directory) if store else ""):
+        if directory := runtime.broadcast(str(store.directory) if store else ""):
             return store or Store.open(Path(directory), self.backbone, windows)
         return self._write(windows, name)
 

@@ -88,7 +88,7 @@ def predict(
                 collector.add(batch, logits)
                 progress.advance(batch.tokens)
     result = collector.finish() if runtime.is_main else Pass({}, {})
-    reasons = runtime.tell([result.dropped.get(member, "") for member in needed])  # the same in all processes
+    reasons = runtime.broadcast([result.dropped.get(member, "") for member in needed])  # the same in all processes
     dropped = {member: why for member, why in zip(needed, reasons) if why}
     flops = {ensemble: _flops(backbone, ensemble, heads, windows) for ensemble in result.predictions}
     return replace(result, dropped=dropped, flops=flops)

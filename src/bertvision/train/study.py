@@ -68,7 +68,7 @@ class Study(Run):
 
     def run(self) -> list[dict[str, Any]]:
         self.begin()
-        if self.runtime.tell(self.finished and bool(self.run_dir.facts().get("finished"))):
+        if self.runtime.broadcast(self.finished and bool(self.run_dir.facts().get("finished"))):
             self.journal.say(f"{self.directory}: already finished; nothing to do")
         else:
             self.stored.refuse_other_sets(self.data)
@@ -122,7 +122,7 @@ class Study(Run):
         """The checkpoints of a seed; the backbone is tuned unless that is done."""
         recipe, checkpoints = self.recipe, self.checkpoints(seed)
         job = self._job(seed, NAME, tuning_stage(seed))
-        if self.runtime.tell(self.run_dir.is_tuned(seed)):
+        if self.runtime.broadcast(self.run_dir.is_tuned(seed)):
             if self.runtime.is_main:
                 job.clear()  # a kill may have come between the last checkpoint and this
             return checkpoints
@@ -143,7 +143,7 @@ class Study(Run):
         """The bank of one checkpoint; it is trained unless that is done."""
         path = self.run_dir.bank(seed, epoch)
         job = self._job(seed, path.stem, heads_stage(epoch, seed))
-        if self.runtime.tell(path.exists() or not has_heads(self.recipe, epoch)):
+        if self.runtime.broadcast(path.exists() or not has_heads(self.recipe, epoch)):
             if self.runtime.is_main:
                 job.clear()
             return path
@@ -175,7 +175,7 @@ class Study(Run):
     def score(self, seed: int, epoch: float) -> None:
         """Predicts tune and the reported sets with every member of one checkpoint, in a pass each; writes scores."""
         run, cell = self.run_dir, (seed, epoch)
-        if self.runtime.tell(run.scores_file(*cell).exists()):
+        if self.runtime.broadcast(run.scores_file(*cell).exists()):
             return
         self._refuse_changed(self.checkpoint(*cell))
         self.stored.refuse_other_sets(self.data)
