@@ -56,7 +56,7 @@ class Pool(Protocol):
         ...
 
     def result(self, handle: Any) -> Any:
-        """The result. UserError if the piece failed, Died if its worker died."""
+        """The result. UserError if the piece failed, WorkerDied if its worker died."""
         ...
 
     def stop(self) -> None:
