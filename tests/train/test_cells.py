@@ -15,7 +15,7 @@ from bertvision.errors import UserError
 from bertvision.files import Busy, claim, release, write_json
 from bertvision.train import make_run
 from bertvision.train.cells import Cells, StudyCell
-from bertvision.train.workers import Processes, PiecesView, run_pieces
+from bertvision.train.workers import PiecesView, Processes, run_pieces
 from runs import Command, bertvision, processes, recipe_of, tiny_recipe, without_times
 from tunings import assert_same, tensors
 
