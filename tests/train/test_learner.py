@@ -147,7 +147,7 @@ def test_judging_sees_what_the_last_update_did(states, batch):
     learn(one, states, batch, 0)
     assert not one.stopped
     before = weights(one)
-    one.judge(states, batch, TASK, 1, RUNTIME)
+    one.observe_loss(states, batch, TASK, 1, RUNTIME)
     fetch_losses([one])
     assert "at step 1" in one.stopped and same(weights(one), before)
 

@@ -22,7 +22,8 @@ END = 10_000  # bytes of a log that are looked at for its last stage
 
 @dataclass(frozen=True, slots=True)
 class StudyCell:
-    """epoch: that of the checkpoint whose bank is trained and scored; None: the tuning. variant: "" without any."""
+    """One cell. epoch: of the checkpoint whose bank is trained and scored; None: the tuning of the seed. variant: "" in
+    a run without variants."""
 
     seed: int
     epoch: float | None = None
@@ -37,7 +38,7 @@ class StudyCell:
 
 
 class Cells:
-    """The cells of a run, those that need no other first. A cell's number is its place in `all`."""
+    """The cells of a run; those that need no other come first. A cell's number is its index in `all`."""
 
     def __init__(self, whole: Run) -> None:
         self.whole = whole
@@ -69,16 +70,17 @@ class Cells:
         return cell.epoch is None or self.study(cell).run_dir.checkpoint(cell.seed, cell.epoch).is_dir()
 
     def notes(self, cell: StudyCell) -> Path:
-        """Where the log and the facts of a cell are until the run is complete."""
-        return self._apart(cell).log_file.parent
+        """The directory of the log and the facts of a cell until the run is complete."""
+        return self._run_dir(cell).log_file.parent
 
-    def _apart(self, cell: StudyCell) -> RunDir:
+    def _run_dir(self, cell: StudyCell) -> RunDir:
+        """The run directory as the process that works on this cell alone sees it."""
         run = self.study(cell).run_dir
         return RunDir(run.path, run.recipe(), cell.id)
 
     def stage(self, cell: StudyCell) -> tuple[str, float]:
-        """The last stage of a cell that is done elsewhere, and which share of it is done."""
-        return last_stage(self._apart(cell).log_file)
+        """The last stage of a cell that another process works on, and which share of it is done."""
+        return last_stage(self._run_dir(cell).log_file)
 
     @property
     def done(self) -> bool:
@@ -115,7 +117,7 @@ class Cells:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Within, only processes that run cells may work on the run."""
+        """Within the block only processes that run cells may work on the run."""
         self.whole.refuse_other()
         held: list[Path] = []
         try:
