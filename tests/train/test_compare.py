@@ -38,31 +38,31 @@ def entries():
 
 
 def test_every_member_kind_and_metric_is_compared(entries):
-    found = {(one["checkpoint"], one["member"], one["threshold_from"], one["metric"]) for one in entries}
+    found = {(entry["checkpoint"], entry["member"], entry["threshold_from"], entry["metric"]) for entry in entries}
     metrics = ("exact", "f1", "HasAns_f1", "NoAns_f1", "HasAns_spans_f1")
     members = ("pool", "last", "backbone + best head")
     assert found == {(e, m, k, name) for e in EPOCHS for m in members for k in ("zero", "tune") for name in metrics}
     assert len(found) == len(entries)
-    assert all(one["seeds"] == SEEDS and one["questions"] == 20 and one["draws"] == 1000 for one in entries)
+    assert all(entry["seeds"] == SEEDS and entry["questions"] == 20 and entry["draws"] == 1000 for entry in entries)
     assert RunDir(finished_run()).comparisons() == entries
 
 
 def test_the_differences_are_those_of_the_scores(entries):
     rows = [row.to_json() for row in RunDir(finished_run()).rows()]
-    for one in entries:
+    for entry in entries:
         ours, theirs = (
             [
-                row[one["metric"]]
+                row[entry["metric"]]
                 for row in rows
-                if (row["checkpoint"], row["threshold_from"]) == (one["checkpoint"], one["threshold_from"])
+                if (row["checkpoint"], row["threshold_from"]) == (entry["checkpoint"], entry["threshold_from"])
                 and row["member"] == member
             ]
-            for member in (one["member"], "backbone")
+            for member in (entry["member"], "backbone")
         )
         assert len(ours) == len(SEEDS)
-        assert one["difference"] == pytest.approx(np.mean(ours) - np.mean(theirs), abs=1e-9)
-        assert one["low"] <= one["difference"] + 1e-9
-        assert one["high"] >= one["difference"] - 1e-9
+        assert entry["difference"] == pytest.approx(np.mean(ours) - np.mean(theirs), abs=1e-9)
+        assert entry["low"] <= entry["difference"] + 1e-9
+        assert entry["high"] >= entry["difference"] - 1e-9
 
 
 def measured(score: float, seconds: float | None) -> Measured:
@@ -94,17 +94,17 @@ def test_a_study_compares_every_member_at_equal_cost(entries):
     run = RunDir(finished_run())
     found = run.comparisons("equal_cost")
     keys = ("checkpoint", "member", "threshold_from", "metric")
-    compared = {tuple(one[key] for key in keys) for one in entries}
+    compared = {tuple(entry[key] for key in keys) for entry in entries}
     for by in ("train_seconds", "train_flops"):
-        assert {tuple(one[key] for key in keys) for one in found if one["by"] == by} == compared
+        assert {tuple(entry[key] for key in keys) for entry in found if entry["by"] == by} == compared
     seconds = {(row.seed, row.epoch, row.name): row.cost.train_seconds for row in run.rows()}
-    for one in found:
-        own = [seconds[seed, one["checkpoint"], one["member"]] for seed in SEEDS]
-        assert one["by"] == "train_flops" or one["cost"] == pytest.approx(np.mean(own))
-        if one["checkpoint"] == EPOCHS[-1]:
-            assert one["how"] in ("beyond", "exact") and one["epoch"] >= EPOCHS[-1]
+    for entry in found:
+        own = [seconds[seed, entry["checkpoint"], entry["member"]] for seed in SEEDS]
+        assert entry["by"] == "train_flops" or entry["cost"] == pytest.approx(np.mean(own))
+        if entry["checkpoint"] == EPOCHS[-1]:
+            assert entry["how"] in ("beyond", "exact") and entry["epoch"] >= EPOCHS[-1]
     greedy = json.loads(run.greedy_file.read_text(encoding="utf-8"))["equal_cost"]
-    assert {(one["checkpoint"], one["member"]) for one in greedy} == {(epoch, GREEDY) for epoch in EPOCHS}
+    assert {(entry["checkpoint"], entry["member"]) for entry in greedy} == {(epoch, GREEDY) for epoch in EPOCHS}
 
 
 def test_what_is_not_scored_yet_is_not_compared(tmp_path):
@@ -113,7 +113,7 @@ def test_what_is_not_scored_yet_is_not_compared(tmp_path):
         path.unlink()
     (run / "seed-1" / "scores-1.json").unlink()
     found = write_comparisons(StoredResults.open(run))
-    assert {(one["checkpoint"], tuple(one["seeds"])) for one in found} == {(0.5, (1,))}
+    assert {(entry["checkpoint"], tuple(entry["seeds"])) for entry in found} == {(0.5, (1,))}
 
 
 @pytest.mark.parametrize(
@@ -121,15 +121,15 @@ def test_what_is_not_scored_yet_is_not_compared(tmp_path):
 )
 def test_texts_have_no_threshold(task, metrics):
     found = write_comparisons(StoredResults.open(finished_texts(task)))
-    assert {one["metric"] for one in found} == metrics
-    assert {one["threshold_from"] for one in found} == {""}
-    assert {one["member"] for one in found} == {"pool", "backbone + best head"}
+    assert {entry["metric"] for entry in found} == metrics
+    assert {entry["threshold_from"] for entry in found} == {""}
+    assert {entry["member"] for entry in found} == {"pool", "backbone + best head"}
 
 
 def test_a_member_is_compared_over_the_seeds_it_has():
     base = {1: points(0, 0), 2: points(1, 1)}
     found = compare({("", "backbone"): base, ("", "whole"): base, ("", "dropped"): {2: points(1, 0)}}, draws=50)
-    assert [(one["member"], one["seeds"]) for one in found] == [("whole", [1, 2]), ("dropped", [2])]
+    assert [(entry["member"], entry["seeds"]) for entry in found] == [("whole", [1, 2]), ("dropped", [2])]
     assert found[0]["difference"] == found[0]["low"] == found[0]["high"] == 0.0
     assert found[1]["difference"] == -50.0
 

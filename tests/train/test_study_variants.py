@@ -73,22 +73,24 @@ def test_one_table_joins_the_variants(finished):
 def test_variants_are_compared_with_the_first(finished):
     rows = json.loads((finished / "metrics.json").read_text())
     found = json.loads((finished / "comparisons.json").read_text())["variants"]
-    assert {(one["variant"], one["against"], tuple(one["seeds"])) for one in found} == {("all of it", "L0", (1,))}
+    assert {(entry["variant"], entry["against"], tuple(entry["seeds"])) for entry in found} == {
+        ("all of it", "L0", (1,))
+    }
     last = [row for row in rows if row["member"] == "backbone" and row["seed"] == 1]
     scores = {(row["variant"], row["threshold_from"]): row for row in last}
-    for one in found:
-        key = one["threshold_from"]
-        gap = scores["all of it", key][one["metric"]] - scores["L0", key][one["metric"]]
-        assert one["difference"] == pytest.approx(gap) and one["low"] <= one["difference"] <= one["high"]
-    assert {one["metric"] for one in found} >= {"f1", "exact", "HasAns_spans_f1"}
+    for entry in found:
+        key = entry["threshold_from"]
+        gap = scores["all of it", key][entry["metric"]] - scores["L0", key][entry["metric"]]
+        assert entry["difference"] == pytest.approx(gap) and entry["low"] <= entry["difference"] <= entry["high"]
+    assert {entry["metric"] for entry in found} >= {"f1", "exact", "HasAns_spans_f1"}
     assert "Δ to L0" not in write_report(finished).read_text()  # one of the two has more seeds: the means differ
-    second = [one | {"seeds": [1, 2]} for one in found]
+    second = [entry | {"seeds": [1, 2]} for entry in found]
     write_json(finished / "comparisons.json", {"variants": second})
     page = write_report(finished).read_text()
     assert "Δ to L0" in page and "Backbones, against L0" in page and "Δ F1, spans alone" in page
     join_comparisons(RunDir.open(finished), {name: StoredResults.open(finished / name) for name in ("L0", "all-of-it")})
     again = json.loads((finished / "comparisons.json").read_text())["variants"]
-    assert [one | {"variant": "all of it"} for one in again] == found  # from the files, without the study
+    assert [entry | {"variant": "all of it"} for entry in again] == found  # from the files, without the study
 
 
 def test_what_is_done_is_not_done_again(finished):
@@ -187,7 +189,7 @@ def test_logits_are_kept_for_ensembles_later(texts):
     for variant, shape in (("labels", (30, 2)), ("score", (30, 1))):
         tensors, about = load_tensors(texts / variant / "seed-1" / "predictions" / "1" / "test" / "logits.safetensors")
         assert about == {"per": "window"}
-        assert {tuple(one.shape) for one in tensors.values()} == {shape} and len(tensors) == 4
+        assert {tuple(entry.shape) for entry in tensors.values()} == {shape} and len(tensors) == 4
     study = Study.open(texts / "labels", quiet=True)
     path = texts / "labels" / "seed-1" / "predictions" / "1" / "test"
     found = study.task.read_predictions(json.loads((path / "pool.json").read_text()), "x")
@@ -273,7 +275,7 @@ def test_lines_that_are_left_out_are_told(tmp_path):
     study.begin()
     assert len(study.data["test"].records) == 30
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
-    assert [one["text"] for one in log if one["event"] == "note"] == [
+    assert [entry["text"] for entry in log if entry["event"] == "note"] == [
         f"{path}: 1 of 31 lines are broken and left out"
     ] * 2
 
