@@ -1,4 +1,4 @@
-"""Where and how a computation runs: device, precision, processes, seeds and clocks."""
+"""The runtime of a computation: device, precision, processes, seeds and clocks."""
 
 import atexit
 import dataclasses
@@ -121,7 +121,7 @@ class Runtime:
                 torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
     def mine(self, things: Sequence[Thing]) -> list[Thing]:
-        """Those of some pieces of work that this process does."""
+        """This process's part of some pieces of work: every `world`-th."""
         return list(things[self.rank :: self.world])
 
     def wait(self) -> None:

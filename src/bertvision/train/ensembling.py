@@ -93,6 +93,7 @@ class EnsembleScorer:
         return self._logs[split, member]
 
     def _load(self, split: str, weights: Mapping[Member, float]) -> None:
+        """Loads the logits of these members, unless that is done."""
         missing = [member for member in weights if (split, member) not in self._logits]
         windows = self.data[split].windows
         size = windows.starts[-1] if self.task.per_token else len(windows)

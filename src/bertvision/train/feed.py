@@ -1,4 +1,4 @@
-"""Where a training gets its states from: a live backbone or a store, as the recipe says or whichever is quicker."""
+"""The source of a training's states: a live backbone or a store, as the recipe says or whichever is quicker."""
 
 import os
 from collections.abc import Sequence
@@ -62,6 +62,7 @@ class Feeds:
             self.choice = self.backbone.runtime.broadcast(self.choice)
 
     def _choose(self, windows: Windows, heads: Sequence[nn.Module], looked_at: Windows | None, looks: int) -> None:
+        """Sets `choice`, and notes why it is so."""
         if self.recipe.states != "auto":
             self.choice, why = self.recipe.states, "as the recipe says"
         elif self._read_choice():
@@ -103,7 +104,7 @@ class Feeds:
 
     @cached_property
     def _live_source(self) -> Source:
-        """One for all sets: it holds the encoder's weights a second time."""
+        """The live source, one for all sets: it holds the encoder's weights a second time."""
         return live(self.backbone, self.selection.reads, self.selection.positions)
 
     def _find_tapped(self, windows: Windows, name: str) -> Store | None:
@@ -131,6 +132,7 @@ class Feeds:
         return smallest
 
     def _write(self, windows: Windows, name: str) -> Store | None:
+        """A new store of these windows; None if the disk is full and the recipe leaves the choice."""
         directory = self.directory / name
         try:
             return write_states(
@@ -166,6 +168,7 @@ class Feeds:
     def _forecast(
         self, windows: Windows, heads: Sequence[nn.Module], looked_at: Windows | None, looks: int
     ) -> tuple[Choice, str]:
+        """The quicker choice by forecast, and why."""
         from bertvision.states.forecast import forecast
 
         costs = forecast(

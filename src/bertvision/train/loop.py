@@ -1,4 +1,4 @@
-"""The one training loop. It can be killed at any step and resumes with the same results, bit for bit."""
+"""The training loop of backbones and heads. Killed at any step, it resumes with the same results, bit for bit."""
 
 import json
 import time
@@ -50,7 +50,7 @@ class Job:
 
     @property
     def result(self) -> Path:
-        """Where a bank is saved."""
+        """The file of a trained bank."""
         return self.directory / f"{self.name}.safetensors"
 
     @property

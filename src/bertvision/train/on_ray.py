@@ -34,7 +34,8 @@ _taps: dict[tuple[str, tuple[Any, ...]], Tap] = {}  # the last that this worker 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSetup:
-    """Where and how the workers of a job work. token: what the probe in `run` holds, new for every driver."""
+    """What a worker needs to know: the run, the working directory, threads and code. token: content of the probe file
+    in `run`, new for every driver."""
 
     run: str
     token: str
@@ -150,6 +151,7 @@ def _refuse_silent(address: str) -> None:
 
 
 def _connect(address: str) -> Any:
+    """The module ray, connected to a cluster."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if not address:
         os.environ.update(LOCAL)  # before it is imported
@@ -271,6 +273,7 @@ def search_on_ray(search: Search, options: dict[str, Any]) -> list[dict[str, Any
         pool = RayTasks(study.directory, do_search, study.journal, **options)
 
     def do_round(trial_round: Round) -> Outcomes:
+        """Has the pool do a round in parts; the outcomes of all."""
         begun = [int(part.name.rpartition("-")[2]) for part in trial_round.parts.glob("*-of-*")]
         world = (
             begun[0] if begun else max(1, min(pool.slots, len(trial_round.trials)))

@@ -131,6 +131,7 @@ class Search:
         last_step = len(plan_batches(windows, self.recipe.bank, self.seed, feeds.selection.lengths(windows)))
 
         def prune(step: int, losses: Mapping[str, float]) -> dict[str, str]:
+            """Notes the losses of a check; {trial that goes no further: why}."""
             trial_round.losses[step] = dict(losses)
             pruned = [name for name in losses if self.trials.behind(trial_round.losses_of(name, step))]
             if step == last_step:  # what is trained to its end is scored
@@ -286,7 +287,7 @@ class Round:
 
     @property
     def parts(self) -> Path:
-        """Where processes that share the round work."""
+        """The directory of processes that share the round."""
         return self.path.with_suffix(".parts")
 
     def losses_of(self, name: str, until: float = math.inf) -> dict[int, float]:

@@ -16,10 +16,10 @@ from bertvision.runtime import fold
 from bertvision.train.bank import unique_names
 
 HEAD = "head"  # the parameter that says which head of the recipe a trial varies
-GUIDED = 10  # a proposal that was tried before is asked for anew this often, then drawn blindly
-BLIND = 100  # and after so many of those there is nothing new left to try
+GUIDED = 10  # attempts at a proposal that was not tried before; after them it is drawn at random
+BLIND = 100  # attempts at random; after them there is nothing new left to try
 State = Literal["complete", "pruned", "dropped"]
-DIGITS = 3  # that a number drawn from a range keeps: more say nothing, and people read them
+DIGITS = 3  # significant digits of a number drawn from a range: more make no difference and are hard to read
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +159,7 @@ class Trials:
         return defaults | {key: value for key, value in head.items() if key in defaults} | training
 
     def _distribution(self, kind: str, name: str) -> Any:
+        """Optuna's distribution of a parameter."""
         distributions = self.optuna.distributions
         if name == HEAD:
             return distributions.CategoricalDistribution(list(self.heads))
@@ -210,6 +211,7 @@ class Trials:
 
 
 def _draw(trial: Any, name: str, space: Choices | Range) -> Any:
+    """A value of a space, as Optuna's trial suggests it."""
     if isinstance(space, Choices):
         return trial.suggest_categorical(name, space.values)
     if space.whole:

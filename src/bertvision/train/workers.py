@@ -52,7 +52,7 @@ class Pool(Protocol):
         ...
 
     def finished(self, handles: Sequence[Any], seconds: float) -> list[Any]:
-        """Those that have ended, after at most some seconds."""
+        """The handles of pieces that have ended, after at most some seconds."""
         ...
 
     def result(self, handle: Any) -> Any:
@@ -228,6 +228,7 @@ class Processes:
         self.idle.clear()
 
     def _worker(self) -> "Worker":
+        """A new process that does cells."""
         run = self.cells.whole.run_dir
         words = ["cell", str(run.recipe_file), "--only", "-", "--out", str(run.path), "--json"]
         words += ["--threads", str(self.threads), "--patience", str(PATIENCE)]
