@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class Run(ABC):
     """A recipe and the directory it is run in: one study, or one for each variant. See `RunDir` for the files there.
 
-    studies: {variant: study}, with "" for the variant of a recipe without any. cell: the only one it works on.
+    studies: {variant: study}, with "" as the variant of a recipe without any. cell: the id of the only cell that this
+    process works on.
     """
 
     studies: Mapping[str, "Study"]
