@@ -340,9 +340,7 @@ def test_bad_input_is_one_line_and_exit_code_2(words, message, spoilt):
 def spoilt(work) -> Path:
     """The run, and beside it files with all kinds of things wrong."""
     (work / "broken.toml").write_text("seeds = [")
-    (work / "broken.json").write_text('{"data": [')
     (work / "other.json").write_text('{"rows": []}')
-    (work / "empty.json").write_text('{"version": "2.0", "data": []}')
     truncated = Path(shutil.copytree(encoder(), work / "truncated"))
     weights = truncated / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])
