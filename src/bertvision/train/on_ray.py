@@ -18,8 +18,9 @@ from bertvision.train.cells import Cells, last_stage
 from bertvision.train.progress import Journal
 from bertvision.train.run_dir import RunDir
 from bertvision.train.run_results import runtime_of
-from bertvision.train.search import Outcomes, Round, Search
+from bertvision.train.search import Search
 from bertvision.train.tap import Tap
+from bertvision.train.trials import Outcomes, Round
 from bertvision.train.workers import PATIENCE, Piece, PiecesView, WorkerDied, run_pieces
 
 PROBE = ".probe"  # a file that proves that driver and workers see the same folder
