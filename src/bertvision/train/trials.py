@@ -1,4 +1,4 @@
-"""The trials of a search and the rounds they are trained in. Optuna proposes trials and prunes those that fall behind."""
+"""The trials of a search and the rounds they are trained in; Optuna proposes trials and prunes the weak ones."""
 
 import dataclasses
 import hashlib
