@@ -178,7 +178,7 @@ class Search:
         noted = len(self.trials) - trial_round.trials[0].number  # some may be, before a kill
         for trial in trial_round.trials[noted:]:
             outcome = outcomes[trial.name]
-            self.trials.add(trial, outcome["state"], outcome["score"], outcome["losses"], outcome["about"])
+            self.trials.add(trial, **outcome)
             score = {f"tune_{self.metric}": outcome["score"]}
             self.journal.log("trial", trial=trial.number, state=outcome["state"], **score)
 
