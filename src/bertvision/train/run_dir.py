@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from bertvision import __version__, toml
-from bertvision.devices import peak_memory
+from bertvision.devices import memory, peak_memory
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import Ensemble
 from bertvision.evaluate.score import Cost, Score
@@ -322,7 +322,6 @@ def _now() -> str:
 
 def _environment() -> dict[str, Any]:
     """Versions and machine."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
     own = {"python": platform.python_version(), "bertvision": __version__}
     return {
         "versions": own | {name: version(name) for name in PACKAGES},
@@ -331,6 +330,6 @@ def _environment() -> dict[str, Any]:
             "processor": platform.machine(),
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
-            "memory_gib": round(memory / 2**30),
+            "memory_gib": round(memory() / 2**30),
         },
     }
