@@ -52,8 +52,8 @@ def test_an_ensemble_of_one_scores_what_its_member_scores(kind, tmp_path):
     assert len(rows) >= 2
     for row in rows:
         ensemble = Ensemble(row.ensemble.members, (1.0,), "mean", "greedy")
-        found, predictions = EnsembleScorer(stored, "mean").report(ensemble, row.cost)
-        (same,) = [other for other in found if other.threshold_from == row.threshold_from]
+        rows_of_one, predictions = EnsembleScorer(stored, "mean").report(ensemble, row.cost)
+        (same,) = [other for other in rows_of_one if other.threshold_from == row.threshold_from]
         scores = {key: value for key, value in row.metrics.items() if key != "loss"}  # of members, not of ensembles
         assert (same.threshold, same.metrics, same.tune) == (row.threshold, scores, row.tune)
         assert predictions.to_json() == stored.predictions(row.ensemble, "test").to_json()
@@ -80,8 +80,11 @@ def test_greedy_is_no_worse_on_tune_than_its_best_single(tmp_path, how):
     scorer = EnsembleScorer(StoredResults.open(finished_run()), how)
     assert saved["tune_f1"] >= max(scorer.tuned({member: 1.0})[1] for member in everyone)
     assert saved["chosen"] == "greedy" and sum(entry["weight"] for entry in saved["members"]) == pytest.approx(1)
-    found = Ensemble.from_json(saved["test"][0]["ensemble"])  # the file says how to form it again
-    assert scorer.tuned(dict(zip(found.members, found.weights))) == (saved["threshold"], saved["tune_f1"])
+    ensemble_saved = Ensemble.from_json(saved["test"][0]["ensemble"])  # the file says how to form it again
+    assert scorer.tuned(dict(zip(ensemble_saved.members, ensemble_saved.weights))) == (
+        saved["threshold"],
+        saved["tune_f1"],
+    )
 
 
 def test_members_of_other_checkpoints_and_seeds(tmp_path):
@@ -105,11 +108,11 @@ def test_texts(tmp_path, task, how):
     assert [row["threshold_from"] for row in rows] == [""] * 3
     stored, pair = StoredResults.open(run), [Member("", 1, 1.0), Member("pool", 1, 1.0)]
     backbone, pool = (stored.predictions(Ensemble.of(member), "test") for member in pair)
-    found = EnsembleScorer(stored, how).predict("test", dict.fromkeys(pair, 0.5))
+    predictions = EnsembleScorer(stored, how).predict("test", dict.fromkeys(pair, 0.5))
     if task == "score":  # always the mean
-        assert found.numbers == pytest.approx((backbone.numbers + pool.numbers) / 2, abs=0.02)
+        assert predictions.numbers == pytest.approx((backbone.numbers + pool.numbers) / 2, abs=0.02)
     elif how == "mean":
-        assert found.probabilities == pytest.approx((backbone.probabilities + pool.probabilities) / 2, abs=0.002)
+        assert predictions.probabilities == pytest.approx((backbone.probabilities + pool.probabilities) / 2, abs=0.002)
 
 
 @pytest.mark.parametrize(
@@ -155,8 +158,8 @@ def test_the_commands(tmp_path):
     assert (tmp_path / "mine.json").is_file()
     shown("ensemble", run, "--seed", 1, "--all-seeds", code=1)
     assert "Epoch 0.5, seed 1" in shown("analyze", run, "--checkpoint", 0.5)
-    found = json.loads(shown("analyze", run, "--json"))
-    assert found == json.loads((run / "analysis.json").read_text(encoding="utf-8"))
+    analysis = json.loads(shown("analyze", run, "--json"))
+    assert analysis == json.loads((run / "analysis.json").read_text(encoding="utf-8"))
 
 
 def test_a_study_chooses_an_ensemble_for_every_checkpoint_and_seed():
@@ -171,8 +174,8 @@ def test_a_study_chooses_an_ensemble_for_every_checkpoint_and_seed():
         assert scorer.tuned(weights) == (row.threshold, row.tune)
         singles = [single for single in stored.run.rows(row.cell) if single.ensemble.is_single]
         assert row.tune >= max(scorer.tuned({single.ensemble.members[0]: 1.0})[1] for single in singles)
-        found = stored.task.scores(scorer.predict("test", weights), stored.sets()["test"], row.threshold)
-        assert row.metrics["f1"] == found["f1"]
+        scores = stored.task.scores(scorer.predict("test", weights), stored.sets()["test"], row.threshold)
+        assert row.metrics["f1"] == scores["f1"]
 
 
 def test_what_it_takes_is_what_its_members_take_on_one_encoder():
@@ -193,8 +196,8 @@ def test_what_it_takes_is_what_its_members_take_on_one_encoder():
 
 def test_differences_to_the_backbone_are_over_all_seeds():
     run = RunDir(finished_run())
-    found = json.loads(run.greedy_file.read_text(encoding="utf-8"))["comparisons"]
-    f1 = [entry for entry in found if (entry["metric"], entry["threshold_from"]) == ("f1", "tune")]
+    entries = json.loads(run.greedy_file.read_text(encoding="utf-8"))["comparisons"]
+    f1 = [entry for entry in entries if (entry["metric"], entry["threshold_from"]) == ("f1", "tune")]
     assert [(entry["checkpoint"], entry["member"], entry["seeds"]) for entry in f1] == [
         (e, GREEDY, SEEDS) for e in EPOCHS
     ]

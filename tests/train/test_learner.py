@@ -176,22 +176,22 @@ def test_every_schedule_and_warmup_by_hand():
     restarts=st.integers(1, 12),
 )
 def test_factors_stay_within_bounds_and_peak_once_warm(schedule, steps, warmup, restarts):
-    found = factors(steps, schedule=schedule, warmup=warmup, restarts=restarts)
-    assert all(0 <= factor <= 1 for factor in found)
+    rates = factors(steps, schedule=schedule, warmup=warmup, restarts=restarts)
+    assert all(0 <= factor <= 1 for factor in rates)
     warm = round(warmup * steps) if warmup < 1 else int(warmup)
-    assert found[:warm] == sorted(found[:warm])
+    assert rates[:warm] == sorted(rates[:warm])
     if warm < steps:
-        assert found[warm] == 1
+        assert rates[warm] == 1
         if schedule in ("linear", "cosine"):
-            assert found[warm:] == sorted(found[warm:], reverse=True)
+            assert rates[warm:] == sorted(rates[warm:], reverse=True)
     if schedule != "restarts":
-        assert found[-1] > 0  # no step is wasted on a rate of zero
+        assert rates[-1] > 0  # no step is wasted on a rate of zero
 
 
 @given(cosines=st.integers(1, 60), length=st.integers(1, 60))
 def test_every_restart_begins_at_the_peak(cosines, length):
-    found = factors(cosines * length, schedule="restarts", restarts=cosines)
-    assert found[::length] == pytest.approx([1.0] * cosines, abs=1e-9)
+    rates = factors(cosines * length, schedule="restarts", restarts=cosines)
+    assert rates[::length] == pytest.approx([1.0] * cosines, abs=1e-9)
 
 
 def test_decay_and_rates_of_every_parameter():
@@ -202,12 +202,12 @@ def test_decay_and_rates_of_every_parameter():
     named = dict(model.named_parameters()) | {f"head.{name}": p for name, p in head.named_parameters()}
     wanted = {name: (p, 1e-3 if is_added(name) else 1e-5) for name, p in named.items()}
     optimizer = make_optimizer(wanted, FinetuneRecipe(weight_decay=0.1))
-    found = {id(p): group for group in optimizer.param_groups for p in group["params"]}
-    assert len(found) == len(named)
+    rates = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    assert len(rates) == len(named)
     for name, (parameter, rate) in wanted.items():
         spared = name.endswith("bias") or "LayerNorm" in name
-        assert found[id(parameter)]["weight_decay"] == (0.0 if spared else 0.1), name
-        assert found[id(parameter)]["peak"] == rate, name
+        assert rates[id(parameter)]["weight_decay"] == (0.0 if spared else 0.1), name
+        assert rates[id(parameter)]["peak"] == rate, name
     assert named["head.squeeze.bias"].ndim == 3  # a bias per layer is no vector, and a bias all the same
 
 

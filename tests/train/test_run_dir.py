@@ -68,9 +68,9 @@ def test_facts_are_added_and_removed(run):
 
 
 def test_contents_of_a_whole_run(run):
-    found = run.contents()
-    assert (found.scores, found.greedy, found.problems) == (run.scores(), run.greedy(), [])
-    assert found.recipe["seeds"] == [1, 2] and found.facts["started"] == "today" and found.is_run
+    contents = run.contents()
+    assert (contents.scores, contents.greedy, contents.problems) == (run.scores(), run.greedy(), [])
+    assert contents.recipe["seeds"] == [1, 2] and contents.facts["started"] == "today" and contents.is_run
 
 
 @pytest.mark.parametrize(
@@ -95,9 +95,9 @@ def test_damage_costs_no_more_than_itself(run, file, text, problem):
         (run.path / file).mkdir()
     else:
         (run.path / file).write_text(text)
-    found = run.contents()
-    assert any(problem_found.startswith(problem) for problem_found in found.problems), found.problems
-    assert [score.cell for score in found.scores][:2] == [(1, 0.5)] * 2  # where need be from the seeds' own files
+    contents = run.contents()
+    assert any(problem_found.startswith(problem) for problem_found in contents.problems), contents.problems
+    assert [score.cell for score in contents.scores][:2] == [(1, 0.5)] * 2  # where need be from the seeds' own files
 
 
 def test_no_run_is_said_so(tmp_path):
@@ -115,8 +115,8 @@ def test_variants_are_runs_within(tmp_path):
     write_text(variant.recipe_file, toml.write(recipe_of()))
     write_json(variant.scores_file(1, 1.0), [row(1, 1.0).to_json()])
     assert [(score.variant, score.name) for score in run.rows()] == [("one", "backbone")]
-    found = run.contents().variants
-    assert list(found) == ["one", "two"]
-    assert found["one"].scores == variant.rows() and found["two"].recipe["seeds"] == [1]
+    contents = run.contents().variants
+    assert list(contents) == ["one", "two"]
+    assert contents["one"].scores == variant.rows() and contents["two"].recipe["seeds"] == [1]
     with pytest.raises(UserError, match=r"holds a run for each variant; name one of them: .*one, .*two"):
         RunDir.open(tmp_path, variants=False)
