@@ -165,7 +165,7 @@ def analysis():
     return analysed(finished_run())
 
 
-def test_the_last_checkpoint_of_the_first_seed_is_analysed(found):
+def test_the_last_checkpoint_of_the_first_seed_is_analysed(analysis):
     assert (analysis["checkpoint"], analysis["seed"], analysis["task"]) == (1.0, 1, "spans")
     assert list(analysis["members"]) == ["backbone", "pool", "last", "backbone + best head"]
     assert analysis["agreement"]["members"] == ["backbone", "pool", "last"]
@@ -185,7 +185,7 @@ def test_partial_heads_are_left_out(tmp_path):
     assert analysis["agreement"]["members"] == ["backbone", "pool", "compress size=8"]
 
 
-def test_shares_are_the_official_scores(found):
+def test_shares_are_the_official_scores(analysis):
     rows = {row.name: row.metrics for row in RunDir(finished_run()).rows((1, 1.0)) if row.threshold_from == "tune"}
     for name, member in analysis["members"].items():
         assert 100 * member["has_answer"] == pytest.approx(rows[name]["HasAns_exact"])
@@ -195,7 +195,7 @@ def test_shares_are_the_official_scores(found):
             assert total / 20 == pytest.approx(rows[name]["f1"])
 
 
-def test_errors_are_errors(found):
+def test_errors_are_errors(analysis):
     golds = {
         qa["id"]: [answer["text"] for answer in qa["answers"]]
         for article in articles(20, 2)
@@ -235,7 +235,7 @@ def test_texts(task, capsys):
     assert "HasAns" not in capsys.readouterr().out
 
 
-def test_a_summary_for_the_terminal(found, capsys):
+def test_a_summary_for_the_terminal(analysis, capsys):
     print_analysis(analysis)
     shown = capsys.readouterr().out
     assert "published" not in shown
@@ -243,7 +243,7 @@ def test_a_summary_for_the_terminal(found, capsys):
         assert part in shown
 
 
-def test_published_numbers_stand_beside_the_analysis_in_the_terminal(found, capsys):
+def test_published_numbers_stand_beside_the_analysis_in_the_terminal(analysis, capsys):
     entry = {
         "checkpoint": analysis["checkpoint"],
         "member": "pool",
