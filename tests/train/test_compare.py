@@ -71,7 +71,7 @@ def measured(score: float, seconds: float | None) -> Measured:
 
 def test_the_backbone_of_equal_cost_is_interpolated_seed_by_seed():
     """Seed 1: 0.3 epochs of tuning took 30 s, 1 epoch 100 s; seed 2 was twice as slow, with its head as well."""
-    analysis = {
+    by_epoch = {
         0.3: {
             ("", "backbone"): {1: measured(0.2, 30), 2: measured(0.3, 60)},
             ("", "pool"): {1: measured(0.5, 65), 2: measured(0.5, 130)},
@@ -82,7 +82,7 @@ def test_the_backbone_of_equal_cost_is_interpolated_seed_by_seed():
             ("", "pool"): {1: measured(0.5, 140), 2: measured(0.5, 201)},
         },
     }
-    early, late = compare_equal_cost(analysis, draws=20)
+    early, late = compare_equal_cost(by_epoch, draws=20)
     assert (early["checkpoint"], early["member"], early["how"], early["seeds"]) == (0.3, "pool", "interpolated", [1, 2])
     assert early["difference"] == pytest.approx(15.0)  # 50 - 30 and 50 - 40
     assert (early["cost"], early["epoch"]) == (97.5, pytest.approx(0.65))
