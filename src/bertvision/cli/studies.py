@@ -48,7 +48,7 @@ def study(
     """The main job: everything from tuning to the report. Starts again where it stopped."""
     from bertvision.runtime import is_main
 
-    run = make_study(recipe, _with_device(settings, device), out, quiet=as_json)
+    run = make_study(recipe, settings, out, device, quiet=as_json)
     if tensorboard or trackio:
         _write_curves(run, tensorboard, trackio)
     if on:
@@ -106,7 +106,7 @@ def finetune(
     as_json: AsJson = False,
 ) -> None:
     """Tune the backbone of a recipe and keep its checkpoints."""
-    run = make_study(recipe, _with_device(settings, device), out, quiet=as_json)
+    run = make_study(recipe, settings, out, device, quiet=as_json)
     run.begin()
     checkpoints = {
         str(study.directory): {
@@ -130,7 +130,7 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train the bank of heads on every checkpoint that `finetune` has left in the run."""
-    run = make_study(recipe, _with_device(settings, device), out, quiet=as_json)
+    run = make_study(recipe, settings, out, device, quiet=as_json)
     if not all(study.recipe.heads for study in run.studies.values()):
         raise UserError(f"{recipe}: heads: there are none to train; add [[heads]] with a kind")
     run.begin()
@@ -160,9 +160,7 @@ def search(
 
     if on:
         refuse_unknown(on, ["ray"])
-    search = Search(
-        _without_variants(recipe, _with_device(settings, device), out, quiet=as_json), trials=trials, size=size
-    )
+    search = Search(_without_variants(recipe, settings, out, device, quiet=as_json), trials=trials, size=size)
     workers = _ray_workers(threads, code, address, cpus_per_cell, gpus_per_cell)
     rows = search_on_ray(search, workers) if on else search.run()
     if as_json:
@@ -199,7 +197,7 @@ def tap(
     from bertvision.train.tap import Tap
     from bertvision.train.workers import refuse_unknown
 
-    study = _without_variants(recipe, _with_device(settings, device), out, quiet=as_json)
+    study = _without_variants(recipe, settings, out, device, quiet=as_json)
     arguments: dict[str, Any] = {"split": split, "checkpoint": checkpoint, "seed": seed}
     arguments |= {"layers": layers, "positions": positions, "dtype": dtype}
     if on:
@@ -317,25 +315,24 @@ def _ray_workers(threads: int | None, code: list[str] | None, address: str, cpus
     return {"threads": threads, "code": code or [], "address": address, "cpus": cpus, "gpus": gpus}
 
 
-def _with_device(settings: list[str] | None, device: str) -> list[str]:
-    """The settings, and that of the device if one is given."""
-    return [*(settings or ()), *([f"runtime.device={device}"] if device else [])]
-
-
-def make_study(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bool = False) -> "Run":
+def make_study(
+    recipe: Path, settings: list[str] | None, out: Path | None, device: str = "", *, quiet: bool = False
+) -> "Run":
     """The run of a recipe: a study, or one for each variant."""
     from bertvision.recipe import load_recipe
     from bertvision.train import make_run
     from bertvision.train.run_dir import checked
 
-    loaded = load_recipe(recipe, settings or ())
+    loaded = load_recipe(recipe, [*(settings or ()), *([f"runtime.device={device}"] if device else [])])
     directory = out or Path("runs") / checked(recipe.stem, f"{recipe}: its name as that of the run", "give --out")
     return make_run(loaded, directory, quiet=quiet)
 
 
-def _without_variants(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bool) -> "Study":
+def _without_variants(
+    recipe: Path, settings: list[str] | None, out: Path | None, device: str, *, quiet: bool
+) -> "Study":
     """The study of a recipe; UserError if it has variants."""
-    run = make_study(recipe, settings, out, quiet)
+    run = make_study(recipe, settings, out, device, quiet=quiet)
     if run.recipe.variants:
         raise UserError(f"{recipe}: has variants; name the recipe.toml that a study left in the directory of one")
     return run.studies[""]
