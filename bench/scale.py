@@ -21,7 +21,7 @@ from bertvision.data.squad import Record, write_articles
 from bertvision.recipe import from_table, load_recipe
 from bertvision.train import make_run
 from bertvision.train.cells import Cells
-from bertvision.train.workers import Processes, View, fill
+from bertvision.train.workers import PiecesView, Processes, run_pieces
 from side_by_side import Finding, Race, main, seconds, squad
 
 CELLS = 8
@@ -103,7 +103,9 @@ def tunings(recipe: str | Path, place: str | Path, count: int) -> tuple[Cells, l
 def on_processes(recipe: Path, place: Path, jobs: int, threads: int) -> None:
     cells, wanted = tunings(recipe, place, CELLS)
     with cells.shared():
-        fill(wanted, Processes(cells, jobs, threads), View(cells.whole.journal, "cells", CELLS, CELLS, None))
+        run_pieces(
+            wanted, Processes(cells, jobs, threads), PiecesView(cells.whole.journal, "cells", CELLS, CELLS, None)
+        )
 
 
 def on_ray(recipe: Path, place: Path) -> tuple[float, float]:
@@ -116,8 +118,8 @@ def on_ray(recipe: Path, place: Path) -> tuple[float, float]:
         how = {"threads": 1, "code": [], "address": "", "cpus": 1, "gpus": 0}
         pool = RayTasks(cells.whole.directory, do_cell, cells.whole.journal, **how)
         start = time.perf_counter() - began
-        view = View(cells.whole.journal, "cells", ON_RAY, ON_RAY, None)
-        return start, seconds(lambda: fill(wanted, OneAtATime(pool), view))
+        view = PiecesView(cells.whole.journal, "cells", ON_RAY, ON_RAY, None)
+        return start, seconds(lambda: run_pieces(wanted, OneAtATime(pool), view))
 
 
 class OneAtATime:

@@ -238,8 +238,8 @@ def _main(words: Sequence[str], cwd: str, out: str, err: str, largest: int, env:
     from bertvision import cli
 
     if env.get("LATE") == env.get("RANK", "0"):
-        complain = cli._complain
-        cli._complain = lambda text: (time.sleep(1), complain(text))[1]
+        print_error = cli._print_error
+        cli._print_error = lambda text: (time.sleep(1), print_error(text))[1]
     cli.main()
 
 

@@ -286,9 +286,9 @@ def file_digest(path: Path, what: str = "file") -> str:
 
 
 def _digests(path: Path) -> tuple[int, bytes, bytes]:
-    """Of a safetensors file: where its header states a digest (0 if nowhere), the one stated, and the true one.
+    """The position of the digest in a safetensors file's header (0: it has none), the stated digest and the actual one.
 
-    The true one is of all bytes, zeros in place of the digest itself.
+    The actual one is of all bytes, with zeros in place of the digest itself.
     """
     with path.open("rb") as file:
         size = file.read(8)
@@ -304,6 +304,7 @@ def _digests(path: Path) -> tuple[int, bytes, bytes]:
 
 
 def _read(path: Path, what: str, read: Callable[[], Any], way_out: str) -> Any:
+    """What `read` returns; its errors as a UserError that names the file."""
     try:
         return read()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Where and how a computation runs: device, precision, processes, seeds and clocks."""
+"""The runtime of a computation: device, precision, processes, seeds and clocks."""
 
 import atexit
 import dataclasses
@@ -121,7 +121,7 @@ class Runtime:
                 torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
     def mine(self, things: Sequence[Thing]) -> list[Thing]:
-        """Those of some pieces of work that this process does."""
+        """This process's part of some pieces of work: every `world`-th."""
         return list(things[self.rank :: self.world])
 
     def wait(self) -> None:
@@ -129,7 +129,7 @@ class Runtime:
         if self.world > 1:
             torch.distributed.barrier()
 
-    def tell(self, value: Thing) -> Thing:
+    def broadcast(self, value: Thing) -> Thing:
         """The main process's value, plain as JSON, in all processes."""
         if self.world == 1:
             return value
@@ -162,7 +162,7 @@ class Runtime:
 
     def exchange(self, value: Thing) -> list[Thing]:
         """The values of all processes, plain as JSON, by rank, in all of them."""
-        return self.tell([json.loads(text) for text in self.gather(json.dumps(value).encode())])
+        return self.broadcast([json.loads(text) for text in self.gather(json.dumps(value).encode())])
 
     def any(self, flags: Sequence[bool]) -> list[bool]:
         """For each flag whether it is set in any process."""

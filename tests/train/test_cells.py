@@ -15,7 +15,7 @@ from bertvision.errors import UserError
 from bertvision.files import Busy, claim, release, write_json
 from bertvision.train import make_run
 from bertvision.train.cells import Cells, StudyCell
-from bertvision.train.workers import Processes, View, fill
+from bertvision.train.workers import PiecesView, Processes, run_pieces
 from runs import Command, bertvision, processes, recipe_of, tiny_recipe, without_times
 from tunings import assert_same, tensors
 
@@ -98,10 +98,10 @@ def test_a_process_does_one_cell_after_the_other(tmp_path):
     cells = Cells(make_run(recipe, tmp_path / "run", quiet=True))
     pool, done = Processes(cells, 1, 1), []
     with cells.shared():
-        fill(
+        run_pieces(
             cells.all[:3],
             pool,
-            View(cells.whole.journal, "cells", 3, 3, None),
+            PiecesView(cells.whole.journal, "cells", 3, 3, None),
             cells.is_ready,
             lambda *_: done.extend(pool.idle),
         )

@@ -38,31 +38,31 @@ def entries():
 
 
 def test_every_member_kind_and_metric_is_compared(entries):
-    found = {(one["checkpoint"], one["member"], one["threshold_from"], one["metric"]) for one in entries}
+    compared = {(entry["checkpoint"], entry["member"], entry["threshold_from"], entry["metric"]) for entry in entries}
     metrics = ("exact", "f1", "HasAns_f1", "NoAns_f1", "HasAns_spans_f1")
     members = ("pool", "last", "backbone + best head")
-    assert found == {(e, m, k, name) for e in EPOCHS for m in members for k in ("zero", "tune") for name in metrics}
-    assert len(found) == len(entries)
-    assert all(one["seeds"] == SEEDS and one["questions"] == 20 and one["draws"] == 1000 for one in entries)
+    assert compared == {(e, m, k, name) for e in EPOCHS for m in members for k in ("zero", "tune") for name in metrics}
+    assert len(compared) == len(entries)
+    assert all(entry["seeds"] == SEEDS and entry["questions"] == 20 and entry["draws"] == 1000 for entry in entries)
     assert RunDir(finished_run()).comparisons() == entries
 
 
 def test_the_differences_are_those_of_the_scores(entries):
     rows = [row.to_json() for row in RunDir(finished_run()).rows()]
-    for one in entries:
+    for entry in entries:
         ours, theirs = (
             [
-                row[one["metric"]]
+                row[entry["metric"]]
                 for row in rows
-                if (row["checkpoint"], row["threshold_from"]) == (one["checkpoint"], one["threshold_from"])
+                if (row["checkpoint"], row["threshold_from"]) == (entry["checkpoint"], entry["threshold_from"])
                 and row["member"] == member
             ]
-            for member in (one["member"], "backbone")
+            for member in (entry["member"], "backbone")
         )
         assert len(ours) == len(SEEDS)
-        assert one["difference"] == pytest.approx(np.mean(ours) - np.mean(theirs), abs=1e-9)
-        assert one["low"] <= one["difference"] + 1e-9
-        assert one["high"] >= one["difference"] - 1e-9
+        assert entry["difference"] == pytest.approx(np.mean(ours) - np.mean(theirs), abs=1e-9)
+        assert entry["low"] <= entry["difference"] + 1e-9
+        assert entry["high"] >= entry["difference"] - 1e-9
 
 
 def measured(score: float, seconds: float | None) -> Measured:
@@ -71,7 +71,7 @@ def measured(score: float, seconds: float | None) -> Measured:
 
 def test_the_backbone_of_equal_cost_is_interpolated_seed_by_seed():
     """Seed 1: 0.3 epochs of tuning took 30 s, 1 epoch 100 s; seed 2 was twice as slow, with its head as well."""
-    found = {
+    by_epoch = {
         0.3: {
             ("", "backbone"): {1: measured(0.2, 30), 2: measured(0.3, 60)},
             ("", "pool"): {1: measured(0.5, 65), 2: measured(0.5, 130)},
@@ -82,7 +82,7 @@ def test_the_backbone_of_equal_cost_is_interpolated_seed_by_seed():
             ("", "pool"): {1: measured(0.5, 140), 2: measured(0.5, 201)},
         },
     }
-    early, late = compare_equal_cost(found, draws=20)
+    early, late = compare_equal_cost(by_epoch, draws=20)
     assert (early["checkpoint"], early["member"], early["how"], early["seeds"]) == (0.3, "pool", "interpolated", [1, 2])
     assert early["difference"] == pytest.approx(15.0)  # 50 - 30 and 50 - 40
     assert (early["cost"], early["epoch"]) == (97.5, pytest.approx(0.65))
@@ -92,19 +92,19 @@ def test_the_backbone_of_equal_cost_is_interpolated_seed_by_seed():
 
 def test_a_study_compares_every_member_at_equal_cost(entries):
     run = RunDir(finished_run())
-    found = run.comparisons("equal_cost")
+    equal_cost = run.comparisons("equal_cost")
     keys = ("checkpoint", "member", "threshold_from", "metric")
-    compared = {tuple(one[key] for key in keys) for one in entries}
+    compared = {tuple(entry[key] for key in keys) for entry in entries}
     for by in ("train_seconds", "train_flops"):
-        assert {tuple(one[key] for key in keys) for one in found if one["by"] == by} == compared
+        assert {tuple(entry[key] for key in keys) for entry in equal_cost if entry["by"] == by} == compared
     seconds = {(row.seed, row.epoch, row.name): row.cost.train_seconds for row in run.rows()}
-    for one in found:
-        own = [seconds[seed, one["checkpoint"], one["member"]] for seed in SEEDS]
-        assert one["by"] == "train_flops" or one["cost"] == pytest.approx(np.mean(own))
-        if one["checkpoint"] == EPOCHS[-1]:
-            assert one["how"] in ("beyond", "exact") and one["epoch"] >= EPOCHS[-1]
+    for entry in equal_cost:
+        own = [seconds[seed, entry["checkpoint"], entry["member"]] for seed in SEEDS]
+        assert entry["by"] == "train_flops" or entry["cost"] == pytest.approx(np.mean(own))
+        if entry["checkpoint"] == EPOCHS[-1]:
+            assert entry["how"] in ("beyond", "exact") and entry["epoch"] >= EPOCHS[-1]
     greedy = json.loads(run.greedy_file.read_text(encoding="utf-8"))["equal_cost"]
-    assert {(one["checkpoint"], one["member"]) for one in greedy} == {(epoch, GREEDY) for epoch in EPOCHS}
+    assert {(entry["checkpoint"], entry["member"]) for entry in greedy} == {(epoch, GREEDY) for epoch in EPOCHS}
 
 
 def test_what_is_not_scored_yet_is_not_compared(tmp_path):
@@ -112,26 +112,26 @@ def test_what_is_not_scored_yet_is_not_compared(tmp_path):
     for path in (run / "seed-2").glob("scores-*.json"):
         path.unlink()
     (run / "seed-1" / "scores-1.json").unlink()
-    found = write_comparisons(StoredResults.open(run))
-    assert {(one["checkpoint"], tuple(one["seeds"])) for one in found} == {(0.5, (1,))}
+    entries = write_comparisons(StoredResults.open(run))
+    assert {(entry["checkpoint"], tuple(entry["seeds"])) for entry in entries} == {(0.5, (1,))}
 
 
 @pytest.mark.parametrize(
     "task, metrics", [("labels", {"accuracy", "f1", "matthews"}), ("score", {"pearson", "spearman"})]
 )
 def test_texts_have_no_threshold(task, metrics):
-    found = write_comparisons(StoredResults.open(finished_texts(task)))
-    assert {one["metric"] for one in found} == metrics
-    assert {one["threshold_from"] for one in found} == {""}
-    assert {one["member"] for one in found} == {"pool", "backbone + best head"}
+    entries = write_comparisons(StoredResults.open(finished_texts(task)))
+    assert {entry["metric"] for entry in entries} == metrics
+    assert {entry["threshold_from"] for entry in entries} == {""}
+    assert {entry["member"] for entry in entries} == {"pool", "backbone + best head"}
 
 
 def test_a_member_is_compared_over_the_seeds_it_has():
     base = {1: points(0, 0), 2: points(1, 1)}
-    found = compare({("", "backbone"): base, ("", "whole"): base, ("", "dropped"): {2: points(1, 0)}}, draws=50)
-    assert [(one["member"], one["seeds"]) for one in found] == [("whole", [1, 2]), ("dropped", [2])]
-    assert found[0]["difference"] == found[0]["low"] == found[0]["high"] == 0.0
-    assert found[1]["difference"] == -50.0
+    entries = compare({("", "backbone"): base, ("", "whole"): base, ("", "dropped"): {2: points(1, 0)}}, draws=50)
+    assert [(entry["member"], entry["seeds"]) for entry in entries] == [("whole", [1, 2]), ("dropped", [2])]
+    assert entries[0]["difference"] == entries[0]["low"] == entries[0]["high"] == 0.0
+    assert entries[1]["difference"] == -50.0
 
 
 def test_without_a_backbone_there_is_nothing_to_compare_with():
@@ -161,18 +161,18 @@ def analysed(path, **cell):
 
 
 @pytest.fixture(scope="module")
-def found():
+def analysis():
     return analysed(finished_run())
 
 
-def test_the_last_checkpoint_of_the_first_seed_is_analysed(found):
-    assert (found["checkpoint"], found["seed"], found["task"]) == (1.0, 1, "spans")
-    assert list(found["members"]) == ["backbone", "pool", "last", "backbone + best head"]
-    assert found["agreement"]["members"] == ["backbone", "pool", "last"]
-    assert RunDir(finished_run()).analysis() == found
+def test_the_last_checkpoint_of_the_first_seed_is_analysed(analysis):
+    assert (analysis["checkpoint"], analysis["seed"], analysis["task"]) == (1.0, 1, "spans")
+    assert list(analysis["members"]) == ["backbone", "pool", "last", "backbone + best head"]
+    assert analysis["agreement"]["members"] == ["backbone", "pool", "last"]
+    assert RunDir(finished_run()).analysis() == analysis
     other = analysed(finished_run(), epoch=0.5, seed=2)
     assert (other["checkpoint"], other["seed"]) == (0.5, 2)
-    weights = {name: member["layer_weights"] for name, member in found["members"].items()}
+    weights = {name: member["layer_weights"] for name, member in analysis["members"].items()}
     assert weights["backbone"] is weights["last"] is weights["backbone + best head"] is None
     assert sum(weights["pool"]) == pytest.approx(1, abs=1e-5)
 
@@ -180,14 +180,14 @@ def test_the_last_checkpoint_of_the_first_seed_is_analysed(found):
 def test_partial_heads_are_left_out(tmp_path):
     shares = {"finetune": {"epochs": 0.2, "checkpoints": []}, "bank": {"fractions": [0.5, 1.0], "checkpoints": [0.5]}}
     Study(recipe_of(**shares), tmp_path, quiet=True).run()
-    found = RunDir(tmp_path).analysis()
-    assert list(found["members"]) == ["backbone", "pool", "compress size=8", "backbone + best head"]
-    assert found["agreement"]["members"] == ["backbone", "pool", "compress size=8"]
+    analysis = RunDir(tmp_path).analysis()
+    assert list(analysis["members"]) == ["backbone", "pool", "compress size=8", "backbone + best head"]
+    assert analysis["agreement"]["members"] == ["backbone", "pool", "compress size=8"]
 
 
-def test_shares_are_the_official_scores(found):
+def test_shares_are_the_official_scores(analysis):
     rows = {row.name: row.metrics for row in RunDir(finished_run()).rows((1, 1.0)) if row.threshold_from == "tune"}
-    for name, member in found["members"].items():
+    for name, member in analysis["members"].items():
         assert 100 * member["has_answer"] == pytest.approx(rows[name]["HasAns_exact"])
         assert 100 * member["no_answer"] == pytest.approx(rows[name]["NoAns_exact"])
         for groups in ("by_question_word", "by_answer_length", "by_context_length"):
@@ -195,15 +195,15 @@ def test_shares_are_the_official_scores(found):
             assert total / 20 == pytest.approx(rows[name]["f1"])
 
 
-def test_errors_are_errors(found):
+def test_errors_are_errors(analysis):
     golds = {
         qa["id"]: [answer["text"] for answer in qa["answers"]]
         for article in articles(20, 2)
         for paragraph in article["paragraphs"]
         for qa in paragraph["qas"]
     }
-    assert found["errors"]
-    for error in found["errors"]:
+    assert analysis["errors"]
+    for error in analysis["errors"]:
         assert error["gold"] == golds[error["id"]] and error["why"]
         assert [text for text in error["answers"].values() if not any(exact(g, text) for g in error["gold"] or [""])]
 
@@ -212,8 +212,8 @@ def test_an_analysis_brings_the_comparisons_up_to_date_and_needs_no_weights(tmp_
     run = copy_of(finished_run(), tmp_path)
     (run / "comparisons.json").unlink()
     shutil.rmtree(run / "seed-1" / "checkpoint-1")
-    found = analyze_run(run)
-    assert {member["layer_weights"] for member in found["members"].values()} == {None}
+    analysis = analyze_run(run)
+    assert {member["layer_weights"] for member in analysis["members"].values()} == {None}
     assert RunDir(run).comparisons()
     with pytest.raises(UserError, match="no scores of that seed and checkpoint"):
         analyze_run(run, epoch=0.7)
@@ -221,39 +221,39 @@ def test_an_analysis_brings_the_comparisons_up_to_date_and_needs_no_weights(tmp_
 
 @pytest.mark.parametrize("task", ["labels", "score"])
 def test_texts(task, capsys):
-    found = analysed(finished_texts(task))
-    assert found["task"] == task
-    assert found["agreement"]["members"] == ["backbone", "pool"]
-    for member in found["members"].values():
+    analysis = analysed(finished_texts(task))
+    assert analysis["task"] == task
+    assert analysis["agreement"]["members"] == ["backbone", "pool"]
+    for member in analysis["members"].values():
         if task == "labels":
             assert sum(map(sum, member["confusion"]["matrix"])) == 18
         else:
             assert -100 <= member["spearman"] <= 100
-    assert sum(found["members"]["pool"]["layer_weights"]) == pytest.approx(1, abs=1e-5)
-    assert found["errors"]
-    print_analysis(found)
+    assert sum(analysis["members"]["pool"]["layer_weights"]) == pytest.approx(1, abs=1e-5)
+    assert analysis["errors"]
+    print_analysis(analysis)
     assert "HasAns" not in capsys.readouterr().out
 
 
-def test_a_summary_for_the_terminal(found, capsys):
-    print_analysis(found)
+def test_a_summary_for_the_terminal(analysis, capsys):
+    print_analysis(analysis)
     shown = capsys.readouterr().out
     assert "published" not in shown
     for part in ("HasAns", "F1 by question word", "what", "Agreement", "Layers of pool", "Errors, 5 of"):
         assert part in shown
 
 
-def test_published_numbers_stand_beside_the_analysis_in_the_terminal(found, capsys):
+def test_published_numbers_stand_beside_the_analysis_in_the_terminal(analysis, capsys):
     entry = {
-        "checkpoint": found["checkpoint"],
+        "checkpoint": analysis["checkpoint"],
         "member": "pool",
         "second_right": 44,
         "right_tokens": 161.68,
         "f1": 74.0,
     }
-    print_analysis(found, paper=[entry | {"source": "Somebody 2020"}, entry | {"checkpoint": 7, "second_right": 45}])
+    print_analysis(analysis, paper=[entry | {"source": "Somebody 2020"}, entry | {"checkpoint": 7, "second_right": 45}])
     shown = capsys.readouterr().out.split("Beside what was published")[1].split("F1 by question word")[0]
-    ours = found["members"]["pool"]["right"]["tokens"]
+    ours = analysis["members"]["pool"]["right"]["tokens"]
     assert re.search(rf"pool +Mean tokens of what is right +{ours:.1f} +161.68", shown)
     assert re.search(r"pool +Second-best right, of wrong answers +\d+\.\d % +44 %", shown)
     assert "Somebody 2020" in shown and "45" not in shown and "74" not in shown

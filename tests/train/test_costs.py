@@ -55,28 +55,28 @@ def test_a_store_is_computed_once(tmp_path, bank):
 
 
 def test_less_is_tuned_for_less(tmp_path):
-    found = {}
+    flops = {}
     for name, tuning in {
         "all": {"epochs": 2, "checkpoints": []},
         "stored": {"train_layers": 2, "norms": "trained", "lower": "stored", "epochs": 2, "checkpoints": []},
         "live": {"train_layers": 2, "norms": "trained", "epochs": 2, "checkpoints": []},
     }.items():
         costs = costs_of(recipe_of(finetune=tuning, heads=[]), tmp_path / name)
-        found[name] = costs[max(costs)].tuning_flops
-    assert found["stored"] < found["live"] < found["all"]
+        flops[name] = costs[max(costs)].tuning_flops
+    assert flops["stored"] < flops["live"] < flops["all"]
 
 
 def test_an_early_stop_and_a_share_cost_less(tmp_path):
     short = {"epochs": 20, "patience": 1, "checks": 1, "learning_rate": 1.0, "schedule": "constant"}
-    found = {}
+    flops = {}
     for name, bank in {"stopped": short, "shares": {"fractions": [0.5, 1]}}.items():
         costs_of(recipe_of(bank=bank, finetune={"epochs": 0, "checkpoints": []}), tmp_path / name)
         study = Study.open(tmp_path / name, quiet=True)
-        found[name] = load_tensors(study.run_dir.bank(study.recipe.seeds[0], 0.0))[1]["flops"]
+        flops[name] = load_tensors(study.run_dir.bank(study.recipe.seeds[0], 0.0))[1]["flops"]
     whole, (train, tune) = head("compress", size=8), (study.data[name].windows.lengths for name in ("train", "tune"))
     epoch = whole.train(train) + whole.forward(tune)
-    assert found["stopped"]["compress size=8"] % epoch == 0 and found["stopped"]["compress size=8"] < 20 * epoch
-    shares = found["shares"]
+    assert flops["stopped"]["compress size=8"] % epoch == 0 and flops["stopped"]["compress size=8"] < 20 * epoch
+    shares = flops["shares"]
     assert shares["compress size=8"] == whole.train(train)
     assert 0.3 < shares["compress size=8 @ 50 %"] / shares["compress size=8"] < 0.7
 

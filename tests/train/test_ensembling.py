@@ -28,12 +28,12 @@ def test_stored_members_predict_what_the_study_found(split):
     stored = StoredResults.open(finished_run())
     pool = Member("pool", 1, 1.0)
     (best,) = {row.ensemble for row in stored.run.rows((1, 1.0)) if row.ensemble.chosen == "best"}
-    for one in (Ensemble.of(pool), best):
-        found = EnsembleScorer(stored, "max").predict(split, dict.fromkeys(one.members, 1.0))
-        known = stored.predictions(one, split)
-        assert found.ids == known.ids
-        assert found.no_answer.tolist() == known.no_answer.tolist()
-        assert [texts[0] for texts in found.texts] == [texts[0] for texts in known.texts]
+    for ensemble in (Ensemble.of(pool), best):
+        predictions = EnsembleScorer(stored, "max").predict(split, dict.fromkeys(ensemble.members, 1.0))
+        stored_predictions = stored.predictions(ensemble, split)
+        assert predictions.ids == stored_predictions.ids
+        assert predictions.no_answer.tolist() == stored_predictions.no_answer.tolist()
+        assert [texts[0] for texts in predictions.texts] == [texts[0] for texts in stored_predictions.texts]
 
 
 def several_windows(decoding: str, place: Path) -> Path:
@@ -51,9 +51,9 @@ def test_an_ensemble_of_one_scores_what_its_member_scores(kind, tmp_path):
     rows = [row for row in stored.run.rows() if row.ensemble.is_single]
     assert len(rows) >= 2
     for row in rows:
-        one = Ensemble(row.ensemble.members, (1.0,), "mean", "greedy")
-        found, predictions = EnsembleScorer(stored, "mean").report(one, row.cost)
-        (same,) = [other for other in found if other.threshold_from == row.threshold_from]
+        ensemble = Ensemble(row.ensemble.members, (1.0,), "mean", "greedy")
+        rows_of_one, predictions = EnsembleScorer(stored, "mean").report(ensemble, row.cost)
+        (same,) = [other for other in rows_of_one if other.threshold_from == row.threshold_from]
         scores = {key: value for key, value in row.metrics.items() if key != "loss"}  # of members, not of ensembles
         assert (same.threshold, same.metrics, same.tune) == (row.threshold, scores, row.tune)
         assert predictions.to_json() == stored.predictions(row.ensemble, "test").to_json()
@@ -69,7 +69,7 @@ def test_all_members_by_default(tmp_path, how):
     assert rows[0]["parts"] == "backbone + pool + last"
     assert [row["member"] for row in rows[2:]] == ["backbone"] * 2 + ["pool"] * 2 + ["last"] * 2
     assert (saved["how"], saved["chosen"]) == (how, "given")
-    assert [one["weight"] for one in saved["members"]] == [pytest.approx(1 / 3)] * 3
+    assert [entry["weight"] for entry in saved["members"]] == [pytest.approx(1 / 3)] * 3
     assert (saved["threshold"], saved["tune_f1"], saved["test"]) == (rows[1]["threshold"], rows[1]["tune_f1"], rows[:2])
 
 
@@ -78,16 +78,19 @@ def test_greedy_is_no_worse_on_tune_than_its_best_single(tmp_path, how):
     _, saved = ensemble(tmp_path, greedy=True, how=how, seed="all", checkpoints=[0.5, 1.0])
     everyone = [Member(m, s, e) for m in ("", "pool", "last") for e in EPOCHS for s in SEEDS]
     scorer = EnsembleScorer(StoredResults.open(finished_run()), how)
-    assert saved["tune_f1"] >= max(scorer.tuned({one: 1.0})[1] for one in everyone)
-    assert saved["chosen"] == "greedy" and sum(one["weight"] for one in saved["members"]) == pytest.approx(1)
-    found = Ensemble.from_json(saved["test"][0]["ensemble"])  # the file says how to form it again
-    assert scorer.tuned(dict(zip(found.members, found.weights))) == (saved["threshold"], saved["tune_f1"])
+    assert saved["tune_f1"] >= max(scorer.tuned({member: 1.0})[1] for member in everyone)
+    assert saved["chosen"] == "greedy" and sum(entry["weight"] for entry in saved["members"]) == pytest.approx(1)
+    ensemble_saved = Ensemble.from_json(saved["test"][0]["ensemble"])  # the file says how to form it again
+    assert scorer.tuned(dict(zip(ensemble_saved.members, ensemble_saved.weights))) == (
+        saved["threshold"],
+        saved["tune_f1"],
+    )
 
 
 def test_members_of_other_checkpoints_and_seeds(tmp_path):
     rows, saved = ensemble(tmp_path, members="pool @ epoch 0.5, seed 2, backbone")
     assert rows[0]["parts"] == "pool @ epoch 0.5, seed 2 + backbone @ epoch 1, seed 1"
-    assert [(one["member"], one["checkpoint"], one["seed"]) for one in saved["members"]] == [
+    assert [(entry["member"], entry["checkpoint"], entry["seed"]) for entry in saved["members"]] == [
         ("pool", 0.5, 2),
         ("backbone", 1.0, 1),
     ]
@@ -104,12 +107,12 @@ def test_texts(tmp_path, task, how):
     rows = ensemble_run(run, how=how, out=tmp_path / "ensemble.json", quiet=True)
     assert [row["threshold_from"] for row in rows] == [""] * 3
     stored, pair = StoredResults.open(run), [Member("", 1, 1.0), Member("pool", 1, 1.0)]
-    backbone, pool = (stored.predictions(Ensemble.of(one), "test") for one in pair)
-    found = EnsembleScorer(stored, how).predict("test", dict.fromkeys(pair, 0.5))
+    backbone, pool = (stored.predictions(Ensemble.of(member), "test") for member in pair)
+    predictions = EnsembleScorer(stored, how).predict("test", dict.fromkeys(pair, 0.5))
     if task == "score":  # always the mean
-        assert found.numbers == pytest.approx((backbone.numbers + pool.numbers) / 2, abs=0.02)
+        assert predictions.numbers == pytest.approx((backbone.numbers + pool.numbers) / 2, abs=0.02)
     elif how == "mean":
-        assert found.probabilities == pytest.approx((backbone.probabilities + pool.probabilities) / 2, abs=0.002)
+        assert predictions.probabilities == pytest.approx((backbone.probabilities + pool.probabilities) / 2, abs=0.002)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +136,7 @@ def test_a_run_without_logits_says_what_to_do(tmp_path):
         path.unlink()
     with pytest.raises(UserError, match=r"delete seed-1/scores-1\.json there and run `bertvision study` again"):
         ensemble_run(run, quiet=True)
-    assert {one["test"][0]["seed"] for one in write_greedy(StoredResults.open(run))["ensembles"]} == {2}
+    assert {entry["test"][0]["seed"] for entry in write_greedy(StoredResults.open(run))["ensembles"]} == {2}
 
 
 def test_other_data_than_the_run_was_scored_on_are_refused(tmp_path):
@@ -155,8 +158,8 @@ def test_the_commands(tmp_path):
     assert (tmp_path / "mine.json").is_file()
     shown("ensemble", run, "--seed", 1, "--all-seeds", code=1)
     assert "Epoch 0.5, seed 1" in shown("analyze", run, "--checkpoint", 0.5)
-    found = json.loads(shown("analyze", run, "--json"))
-    assert found == json.loads((run / "analysis.json").read_text(encoding="utf-8"))
+    analysis = json.loads(shown("analyze", run, "--json"))
+    assert analysis == json.loads((run / "analysis.json").read_text(encoding="utf-8"))
 
 
 def test_a_study_chooses_an_ensemble_for_every_checkpoint_and_seed():
@@ -169,19 +172,19 @@ def test_a_study_chooses_an_ensemble_for_every_checkpoint_and_seed():
         weights = dict(zip(row.ensemble.members, row.ensemble.weights, strict=True))
         assert row.name == GREEDY and row.ensemble.how == "mean" and sum(weights.values()) == pytest.approx(1)
         assert scorer.tuned(weights) == (row.threshold, row.tune)
-        singles = [one for one in stored.run.rows(row.cell) if one.ensemble.is_single]
-        assert row.tune >= max(scorer.tuned({one.ensemble.members[0]: 1.0})[1] for one in singles)
-        found = stored.task.scores(scorer.predict("test", weights), stored.sets()["test"], row.threshold)
-        assert row.metrics["f1"] == found["f1"]
+        singles = [single for single in stored.run.rows(row.cell) if single.ensemble.is_single]
+        assert row.tune >= max(scorer.tuned({single.ensemble.members[0]: 1.0})[1] for single in singles)
+        scores = stored.task.scores(scorer.predict("test", weights), stored.sets()["test"], row.threshold)
+        assert row.metrics["f1"] == scores["f1"]
 
 
 def test_what_it_takes_is_what_its_members_take_on_one_encoder():
     run = RunDir(finished_run())
     for row in run.greedy():
-        known = {one.ensemble.members[0]: one.cost for one in run.rows(row.cell) if one.ensemble.is_single}
-        pool = known[Member("pool", *row.cell)]
+        costs = {single.ensemble.members[0]: single.cost for single in run.rows(row.cell) if single.ensemble.is_single}
+        pool = costs[Member("pool", *row.cell)]
         encoder = pool.total_parameters - pool.parameters
-        chosen = [known[member] for member in row.ensemble.members]
+        chosen = [costs[member] for member in row.ensemble.members]
         heads = sum(cost.total_parameters - encoder for cost in chosen)
         assert row.cost.parameters == sum(cost.parameters for cost in chosen)
         assert row.cost.total_parameters == encoder + heads
@@ -193,14 +196,16 @@ def test_what_it_takes_is_what_its_members_take_on_one_encoder():
 
 def test_differences_to_the_backbone_are_over_all_seeds():
     run = RunDir(finished_run())
-    found = json.loads(run.greedy_file.read_text(encoding="utf-8"))["comparisons"]
-    f1 = [one for one in found if (one["metric"], one["threshold_from"]) == ("f1", "tune")]
-    assert [(one["checkpoint"], one["member"], one["seeds"]) for one in f1] == [(e, GREEDY, SEEDS) for e in EPOCHS]
-    for one in f1:
-        rows = [row for row in run.scores() if (row.epoch, row.threshold_from) == (one["checkpoint"], "tune")]
+    entries = json.loads(run.greedy_file.read_text(encoding="utf-8"))["comparisons"]
+    f1 = [entry for entry in entries if (entry["metric"], entry["threshold_from"]) == ("f1", "tune")]
+    assert [(entry["checkpoint"], entry["member"], entry["seeds"]) for entry in f1] == [
+        (e, GREEDY, SEEDS) for e in EPOCHS
+    ]
+    for entry in f1:
+        rows = [row for row in run.scores() if (row.epoch, row.threshold_from) == (entry["checkpoint"], "tune")]
         mine, base = ([row.metrics["f1"] for row in rows if row.name == name] for name in (GREEDY, "backbone"))
-        assert one["difference"] == pytest.approx(sum(mine) / 2 - sum(base) / 2)
-        assert one["low"] <= one["difference"] <= one["high"]
+        assert entry["difference"] == pytest.approx(sum(mine) / 2 - sum(base) / 2)
+        assert entry["low"] <= entry["difference"] <= entry["high"]
     assert compare({}) == []
 
 

@@ -58,9 +58,9 @@ def test_stored_heads_are_the_live_ones(tmp_path):
 @pytest.mark.parametrize("choice", ["live", "stored"])
 def test_auto_does_what_the_forecast_says(choice, tmp_path, monkeypatch):
     monkeypatch.setattr(forecasts.Forecast, "choose", lambda self: (choice, "that is quicker"))
-    found = train(tmp_path / "auto", states="auto", dtype="int8")
+    chosen = train(tmp_path / "auto", states="auto", dtype="int8")
     assert said(tmp_path / "auto") == f"states: {choice}, for that is quicker"
-    assert difference(found, train(tmp_path / "asked", states=choice, dtype="int8")) == 0
+    assert difference(chosen, train(tmp_path / "asked", states=choice, dtype="int8")) == 0
 
 
 def test_auto_measures_for_itself_unless_states_are_read_once(tmp_path, monkeypatch):
@@ -244,9 +244,9 @@ def test_a_disk_without_room_makes_auto_live(killed, tmp_path, monkeypatch):
             train(tmp_path / "auto", 0, **options)
         place = job_of(tmp_path / "auto").states
         assert sorted(one.name for one in place.iterdir()) == ["choice.json", "tune"]
-    found = train(tmp_path / "auto", 0, **options)
+    trained = train(tmp_path / "auto", 0, **options)
     assert any(text.startswith("states of train: live after all; ") for text in notes(tmp_path / "auto"))
-    assert difference(found, train(tmp_path / "live", **options | {"states": "live"})) < 1e-5
+    assert difference(trained, train(tmp_path / "live", **options | {"states": "live"})) < 1e-5
     with pytest.raises(NoRoom):
         train(tmp_path / "asked", **options | {"states": "stored"})
 

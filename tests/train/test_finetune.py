@@ -33,8 +33,8 @@ def brief(**finetune: object) -> Recipe:
 
 def moved(directory: Path, recipe: Recipe) -> dict[str, float]:
     """How far each tensor of the encoder, and the head as "head", has moved at most between epoch 0 and the end."""
-    found = list(tuned(recipe, directory).values())
-    before, after = (tensors(one.directory) for one in (found[0], found[-1]))
+    checkpoints = list(tuned(recipe, directory).values())
+    before, after = (tensors(checkpoint.directory) for checkpoint in (checkpoints[0], checkpoints[-1]))
     assert before.keys() == after.keys()
     moves = {key: (after[key] - value).abs().max().item() for key, value in before.items()}
     own = {key.split()[1]: value for key, value in moves.items() if key.startswith("backbone")}
@@ -58,17 +58,26 @@ def test_the_epochs_of_checkpoints(epochs, checkpoints, expected):
 
 def test_checkpoints_at_fractions(tmp_path):
     recipe = recipe_of(finetune={"epochs": 2, "checkpoints": [0, 0.1, 0.12, 0.5, 1]})
-    found = tuned(recipe, tmp_path)
-    assert list(found) == [0, 0.1, 0.12, 0.5, 1, 2]
-    assert [one.about()["step"] for one in found.values()] == [0, 1, 1, 3, 6, 12]  # two at one step are both kept
-    seconds = [one.about()["seconds"] for one in found.values()]
+    checkpoints = tuned(recipe, tmp_path)
+    assert list(checkpoints) == [0, 0.1, 0.12, 0.5, 1, 2]
+    assert [checkpoint.about()["step"] for checkpoint in checkpoints.values()] == [
+        0,
+        1,
+        1,
+        3,
+        6,
+        12,
+    ]  # two at one step are both kept
+    seconds = [checkpoint.about()["seconds"] for checkpoint in checkpoints.values()]
     assert seconds[0] == 0 and seconds == sorted(seconds)
-    assert {path.name for path in tmp_path.iterdir()} == {f"checkpoint-{epoch:g}" for epoch in found} | {"log.jsonl"}
-    backbone, head, about = found[0.5].load(Spans(), recipe.backbone.name)
+    assert {path.name for path in tmp_path.iterdir()} == {f"checkpoint-{epoch:g}" for epoch in checkpoints} | {
+        "log.jsonl"
+    }
+    backbone, head, about = checkpoints[0.5].load(Spans(), recipe.backbone.name)
     assert not backbone.training and not head.training
     assert about["epoch"] == 0.5 and about["seed"] == 1 and about["identity"] == "this"
     state = dict(backbone.model.named_parameters())
-    saved = load_file(found[0.5].directory / "backbone.safetensors")
+    saved = load_file(checkpoints[0.5].directory / "backbone.safetensors")
     assert saved and all(torch.equal(state[key], value) for key, value in saved.items())
 
 
@@ -96,11 +105,11 @@ def test_rates_of_head_adapters_and_the_rest(tmp_path):
     """The first step of Adam is as long as the rate."""
     rates = {"learning_rate": 1e-5, "head_learning_rate": 1e-2, "adapter_learning_rate": 1e-3, "schedule": "constant"}
     plan = {"epochs": 0.16, "checkpoints": [0], "adapters": 4, "train_layers": 0, "warmup": 0.0, "weight_decay": 0.0}
-    found = moved(tmp_path, recipe_of(finetune=rates | plan))
-    adapters = [value for key, value in found.items() if ".adapter." in key]
-    norms = [value for key, value in found.items() if "LayerNorm" in key]
-    assert len(adapters) == 3 * 2 * 4 and len(norms) == 7 * 2 and len(found) == 24 + 14 + 1
-    assert found["head"] == pytest.approx(1e-2, rel=1e-2)
+    moves = moved(tmp_path, recipe_of(finetune=rates | plan))
+    adapters = [value for key, value in moves.items() if ".adapter." in key]
+    norms = [value for key, value in moves.items() if "LayerNorm" in key]
+    assert len(adapters) == 3 * 2 * 4 and len(norms) == 7 * 2 and len(moves) == 24 + 14 + 1
+    assert moves["head"] == pytest.approx(1e-2, rel=1e-2)
     assert max(adapters) == pytest.approx(1e-3, rel=1e-2)
     assert max(norms) == pytest.approx(1e-5, rel=0.1)
 
@@ -108,21 +117,21 @@ def test_rates_of_head_adapters_and_the_rest(tmp_path):
 @pytest.mark.parametrize("plan", [{"train_layers": 0}, {"train_layers": 1}, {}, {"train_layers": 0, "adapters": 4}])
 @pytest.mark.parametrize("kind", sorted(HEADS))
 def test_every_head_can_be_tuned_jointly_under_every_plan(kind, plan, tmp_path):
-    found = moved(
+    moves = moved(
         tmp_path, brief(head={"kind": kind} | ({"layer": 3} if kind == "probe" else {}), checkpoints=[0], **plan)
     )
-    blocks = {key.split(".")[2] for key in found if key.startswith("encoder.layer.") and "dense.weight" in key}
+    blocks = {key.split(".")[2] for key in moves if key.startswith("encoder.layer.") and "dense.weight" in key}
     assert blocks == {0: set(), 1: {"2"}, "all": {"0", "1", "2"}}[plan.get("train_layers", "all")]
-    assert any(".adapter." in key for key in found) is bool(plan.get("adapters"))
-    assert found["head"] > 0
-    assert found["encoder.layer.2.output.LayerNorm.weight"] > 0
+    assert any(".adapter." in key for key in moves) is bool(plan.get("adapters"))
+    assert moves["head"] > 0
+    assert moves["encoder.layer.2.output.LayerNorm.weight"] > 0
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "bert"])
 def test_every_family_can_be_tuned(family, tmp_path):
     recipe = recipe_of(backbone={"name": encoder(family)}, finetune={"epochs": 0.16, "checkpoints": [0], "adapters": 2})
-    found = moved(tmp_path, recipe)
-    assert found["head"] > 0 and sum(value > 0 for value in found.values()) > 10
+    moves = moved(tmp_path, recipe)
+    assert moves["head"] > 0 and sum(value > 0 for value in moves.values()) > 10
 
 
 POOLED = {
@@ -168,15 +177,15 @@ def test_an_encoder_without_a_pooler_is_refused_before_tuning(tmp_path):
 
 @pytest.mark.device
 def test_lora_beside_the_rest(tmp_path):
-    found = moved(tmp_path, brief(checkpoints=[0], train_layers=0, lora=2, warmup=0.0))
-    assert max(value for key, value in found.items() if ".lora_" in key) > 0
+    moves = moved(tmp_path, brief(checkpoints=[0], train_layers=0, lora=2, warmup=0.0))
+    assert max(value for key, value in moves.items() if ".lora_" in key) > 0
 
 
 def test_bf16(tmp_path, monkeypatch):
     if devices.has_bf16():
-        exact, found = (moved(tmp_path / name, brief(checkpoints=[0], precision=name)) for name in ("fp32", "bf16"))
-        assert exact.keys() == found.keys() and exact != found
-        assert found["head"] == pytest.approx(exact["head"], rel=0.2)
+        exact, rounded = (moved(tmp_path / name, brief(checkpoints=[0], precision=name)) for name in ("fp32", "bf16"))
+        assert exact.keys() == rounded.keys() and exact != rounded
+        assert rounded["head"] == pytest.approx(exact["head"], rel=0.2)
     monkeypatch.setattr(devices, "has_bf16", lambda device: False)
     with pytest.raises(UserError, match=r"finetune\.precision: this processor has no instructions for bf16"):
         tuned(brief(precision="bf16"), tmp_path)

@@ -37,24 +37,24 @@ def states(batch) -> States:
     return States(RUNTIME.to(torch.randn(*batch.mask.shape, 4, 32).movedim(2, 1).contiguous()), batch.mask)
 
 
-def learner(spec=None, seed: int = 1, rate: float = 0.01, **options: object) -> Learner:
+def make_learner(spec=None, seed: int = 1, rate: float = 0.01, **options: object) -> Learner:
     torch.manual_seed(7)
     head = RUNTIME.to(build_head(spec or {"kind": "compress", "size": 4}, **SHAPE).train())
     return Learner("one", head, Training(learning_rate=rate, **options), steps=10, seed=seed)
 
 
-def learn(one: Learner, states: States, batch: Batch, step: int) -> None:
+def learn(learner: Learner, states: States, batch: Batch, step: int) -> None:
     """A step, and a look at what it did."""
-    one.learn(states, batch, TASK, step, RUNTIME)
-    fetch_losses([one])
+    learner.learn(states, batch, TASK, step, RUNTIME)
+    fetch_losses([learner])
 
 
-def weights(one: Learner) -> dict[str, torch.Tensor]:
-    return {key: parameter.detach().clone() for key, parameter in one.named.items()}
+def weights(learner: Learner) -> dict[str, torch.Tensor]:
+    return {key: parameter.detach().clone() for key, parameter in learner.named.items()}
 
 
-def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[key], second[key]) for key in first)
 
 
 def test_seeds_are_spread_and_stable():
@@ -65,21 +65,21 @@ def test_seeds_are_spread_and_stable():
 
 @pytest.mark.device
 def test_learning_lowers_the_loss_and_leaves_the_backbone_alone(states, batch):
-    one, losses, source = learner(), [], states.layers.requires_grad_()
+    learner, losses, source = make_learner(), [], states.layers.requires_grad_()
     for step in range(10):
-        learn(one, States(source, states.mask), batch, step)
-        losses.append(one.loss)
+        learn(learner, States(source, states.mask), batch, step)
+        losses.append(learner.loss)
     assert losses[-1] < losses[0] - 0.1
-    assert one.seconds > 0 and not one.stopped and source.grad is None
+    assert learner.seconds > 0 and not learner.stopped and source.grad is None
 
 
 def test_clipping_bounds_the_gradient(states, batch):
     """SGD would show it directly; with Adam it is seen in the moments, which are a tenth of the first gradient."""
 
     def norm(clip: float) -> float:
-        one = learner(clip=clip)
-        learn(one, states, batch, 0)
-        moments = [value for key, value in one.state().items() if key.startswith("exp_avg.")]
+        learner = make_learner(clip=clip)
+        learn(learner, states, batch, 0)
+        moments = [value for key, value in learner.state().items() if key.startswith("exp_avg.")]
         return 10 * torch.cat([moment.flatten() for moment in moments]).norm().item()
 
     free = norm(0)
@@ -90,27 +90,27 @@ def test_clipping_bounds_the_gradient(states, batch):
 
 @pytest.mark.device
 def test_the_state_goes_into_tensors_and_back(states, batch):
-    one, other = (learner({"kind": "conv", "form": "xception", "dropout": 0.1}) for _ in range(2))
-    for each in (one, other):  # no head of ours keeps statistics, but one may
+    learner, other = (make_learner({"kind": "conv", "form": "xception", "dropout": 0.1}) for _ in range(2))
+    for each in (learner, other):  # no head of ours keeps statistics, but one may
         each.head.register_buffer("seen", RUNTIME.to(torch.zeros(())))
         each.head.register_forward_pre_hook(lambda head, inputs: head.seen.add_(1) and None)
     for step in range(3):
-        learn(one, states, batch, step)
-    kept, notes = {key: value.clone() for key, value in one.state().items()}, one.notes()
-    learn(one, states, batch, 3)
+        learn(learner, states, batch, step)
+    kept, notes = {key: value.clone() for key, value in learner.state().items()}, learner.notes()
+    learn(learner, states, batch, 3)
     other.restore(kept, notes)
     assert same(other.state(), kept) and kept["now.head.seen"] == 3
     learn(other, states, batch, 3)
-    assert same(one.state(), other.state()) and one.loss == other.loss
+    assert same(learner.state(), other.state()) and learner.loss == other.loss
 
 
 @pytest.mark.device
 def test_dropout_depends_on_seed_name_and_step_alone(states, batch):
     def loss(seed: int, step: int) -> float:
-        one = learner({"kind": "conv", "dropout": 0.5}, seed)
+        learner = make_learner({"kind": "conv", "dropout": 0.5}, seed)
         torch.rand(step + 3)  # draws of others
-        learn(one, states, batch, step)
-        return one.loss
+        learn(learner, states, batch, step)
+        return learner.loss
 
     assert loss(1, 0) == loss(1, 0)
     assert len({loss(1, 0), loss(1, 1), loss(2, 0)}) == 3
@@ -118,12 +118,12 @@ def test_dropout_depends_on_seed_name_and_step_alone(states, batch):
 
 @pytest.mark.device
 def test_a_loss_that_is_not_finite_stops_it_for_good(states, batch):
-    one = learner()
-    before = weights(one)
-    learn(one, States(states.layers * math.inf, states.mask), batch, 4)
-    assert "loss became nan at step 4; a lower learning rate" in one.stopped
-    learn(one, states, batch, 5)
-    assert same(weights(one), before)
+    learner = make_learner()
+    before = weights(learner)
+    learn(learner, States(states.layers * math.inf, states.mask), batch, 4)
+    assert "loss became nan at step 4; a lower learning rate" in learner.stopped
+    learn(learner, states, batch, 5)
+    assert same(weights(learner), before)
     joint = Learner(
         "backbone", RUNTIME.to(build_head({"kind": "last"}, **SHAPE)), Training(), steps=1, seed=0, backbone={}
     )
@@ -133,23 +133,23 @@ def test_a_loss_that_is_not_finite_stops_it_for_good(states, batch):
 
 @pytest.mark.device
 def test_a_gradient_that_is_not_finite_stops_it_before_the_update(states, batch):
-    one = learner({"kind": "last"})
-    one.head.readout.weight.register_hook(lambda gradient: gradient * math.nan)
-    before = weights(one)
-    learn(one, states, batch, 2)
-    assert math.isfinite(one.loss) and one.stopped.startswith("its gradient became nan at step 2")
-    assert same(weights(one), before)
+    learner = make_learner({"kind": "last"})
+    learner.head.readout.weight.register_hook(lambda gradient: gradient * math.nan)
+    before = weights(learner)
+    learn(learner, states, batch, 2)
+    assert math.isfinite(learner.loss) and learner.stopped.startswith("its gradient became nan at step 2")
+    assert same(weights(learner), before)
 
 
 @pytest.mark.device
-def test_judging_sees_what_the_last_update_did(states, batch):
-    one = learner(rate=1e30)
-    learn(one, states, batch, 0)
-    assert not one.stopped
-    before = weights(one)
-    one.judge(states, batch, TASK, 1, RUNTIME)
-    fetch_losses([one])
-    assert "at step 1" in one.stopped and same(weights(one), before)
+def test_a_loss_without_learning_shows_what_the_last_update_did(states, batch):
+    learner = make_learner(rate=1e30)
+    learn(learner, states, batch, 0)
+    assert not learner.stopped
+    before = weights(learner)
+    learner.observe_loss(states, batch, TASK, 1, RUNTIME)
+    fetch_losses([learner])
+    assert "at step 1" in learner.stopped and same(weights(learner), before)
 
 
 def factors(steps: int, **options: object) -> list[float]:
@@ -176,22 +176,22 @@ def test_every_schedule_and_warmup_by_hand():
     restarts=st.integers(1, 12),
 )
 def test_factors_stay_within_bounds_and_peak_once_warm(schedule, steps, warmup, restarts):
-    found = factors(steps, schedule=schedule, warmup=warmup, restarts=restarts)
-    assert all(0 <= factor <= 1 for factor in found)
+    rates = factors(steps, schedule=schedule, warmup=warmup, restarts=restarts)
+    assert all(0 <= factor <= 1 for factor in rates)
     warm = round(warmup * steps) if warmup < 1 else int(warmup)
-    assert found[:warm] == sorted(found[:warm])
+    assert rates[:warm] == sorted(rates[:warm])
     if warm < steps:
-        assert found[warm] == 1
+        assert rates[warm] == 1
         if schedule in ("linear", "cosine"):
-            assert found[warm:] == sorted(found[warm:], reverse=True)
+            assert rates[warm:] == sorted(rates[warm:], reverse=True)
     if schedule != "restarts":
-        assert found[-1] > 0  # no step is wasted on a rate of zero
+        assert rates[-1] > 0  # no step is wasted on a rate of zero
 
 
 @given(cosines=st.integers(1, 60), length=st.integers(1, 60))
 def test_every_restart_begins_at_the_peak(cosines, length):
-    found = factors(cosines * length, schedule="restarts", restarts=cosines)
-    assert found[::length] == pytest.approx([1.0] * cosines, abs=1e-9)
+    rates = factors(cosines * length, schedule="restarts", restarts=cosines)
+    assert rates[::length] == pytest.approx([1.0] * cosines, abs=1e-9)
 
 
 def test_decay_and_rates_of_every_parameter():
@@ -202,12 +202,12 @@ def test_decay_and_rates_of_every_parameter():
     named = dict(model.named_parameters()) | {f"head.{name}": p for name, p in head.named_parameters()}
     wanted = {name: (p, 1e-3 if is_added(name) else 1e-5) for name, p in named.items()}
     optimizer = make_optimizer(wanted, FinetuneRecipe(weight_decay=0.1))
-    found = {id(p): group for group in optimizer.param_groups for p in group["params"]}
-    assert len(found) == len(named)
+    rates = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    assert len(rates) == len(named)
     for name, (parameter, rate) in wanted.items():
         spared = name.endswith("bias") or "LayerNorm" in name
-        assert found[id(parameter)]["weight_decay"] == (0.0 if spared else 0.1), name
-        assert found[id(parameter)]["peak"] == rate, name
+        assert rates[id(parameter)]["weight_decay"] == (0.0 if spared else 0.1), name
+        assert rates[id(parameter)]["peak"] == rate, name
     assert named["head.squeeze.bias"].ndim == 3  # a bias per layer is no vector, and a bias all the same
 
 
@@ -254,8 +254,8 @@ def test_updates_use_every_window_of_the_share_once_per_pass(fraction, epochs, b
 @settings(max_examples=30, deadline=None)
 def test_shares_are_nested_and_hold_whole_examples(small, large, seed):
     small, large = sorted([small, large])
-    one, other = (Share(WINDOWS, plan_of(1, 8), f, batch_size=8, seed=seed) for f in (small, large))
-    assert not (one.seen & ~other.seen).any()
-    assert set(WINDOWS.example[one.seen]).isdisjoint(WINDOWS.example[~one.seen])
-    assert len(set(WINDOWS.example[one.seen])) == max(1, round(small * len(DATA["train"].records)))
+    smaller, larger = (Share(WINDOWS, plan_of(1, 8), f, batch_size=8, seed=seed) for f in (small, large))
+    assert not (smaller.contains & ~larger.contains).any()
+    assert set(WINDOWS.example[smaller.contains]).isdisjoint(WINDOWS.example[~smaller.contains])
+    assert len(set(WINDOWS.example[smaller.contains])) == max(1, round(small * len(DATA["train"].records)))
     assert len(WINDOWS) > len(DATA["train"].records)

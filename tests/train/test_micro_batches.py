@@ -62,7 +62,9 @@ def test_several_processes_end_in_the_bits_of_one(world, whole, tmp_path):
     main, *others = finished(world, tmp_path)
     assert len(whole) > 100
     assert_same(tensors(tmp_path / "run"), whole)
-    assert "report:" in main.out and all(not one.out and not one.err for one in others)  # one alone prints and writes
+    assert "report:" in main.out and all(
+        not process.out and not process.err for process in others
+    )  # one alone prints and writes
     events = [json.loads(line)["event"] for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert events.count("checkpoint") == 2
 
@@ -70,7 +72,7 @@ def test_several_processes_end_in_the_bits_of_one(world, whole, tmp_path):
 def test_the_parts_of_a_study_end_in_the_bits_of_the_whole(whole, tmp_path):
     recipe = tiny_recipe(tmp_path / "study.toml", **TABLES)
     for verb in ("finetune", "train", "study"):
-        main, other = [one.wait() for one in together(2, verb, recipe, "--out", tmp_path / "run", cwd=tmp_path)]
+        main, other = [command.wait() for command in together(2, verb, recipe, "--out", tmp_path / "run", cwd=tmp_path)]
         assert not main.code and not other.code and main.out and not other.out, (main, other)
     assert_same(tensors(tmp_path / "run"), whole)
 
@@ -90,9 +92,9 @@ def test_stores_and_scores_are_those_of_one_process(whole_run, tmp_path):
     rows, stores = [], []
     for world in (1, 2, 4):
         run = shutil.copytree(whole_run, tmp_path / f"{world}")
-        assert [one.wait().code for one in taps(world, run)] == [0] * world
+        assert [command.wait().code for command in taps(world, run)] == [0] * world
         stores.append(contents(run))
-        main, *others = [one.wait() for one in together(world, "evaluate", run, "--json", cwd=tmp_path)]
+        main, *others = [command.wait() for command in together(world, "evaluate", run, "--json", cwd=tmp_path)]
         assert all(not done.out and not done.err and not done.code for done in others), others
         rows.append([{k: v for k, v in row.items() if k not in MEASURED} for row in json.loads(main.out)])
     assert len(stores[0]) > 5 and stores[1] == stores[0] and stores[2] == stores[0]
@@ -130,7 +132,7 @@ def test_a_process_killed_while_they_store_or_score(what, rank, whole_run, whole
     if what == "scores":
         assert_same(tensors(run), whole)
         return
-    assert [one.wait().code for one in taps(1, whole_run)] == [0]
+    assert [command.wait().code for command in taps(1, whole_run)] == [0]
     assert contents(run) == contents(whole_run)
     shutil.rmtree(whole_run / "states")
 
@@ -172,8 +174,8 @@ def test_what_cannot_be_shared_is_one_line(runtime, says):
 def test_a_search_is_one_process_and_one_of_two_says_so(late, tmp_path):
     recipe = tiny_recipe(tmp_path / "study.toml", **TABLES)
     search = ("search", recipe, "--out", tmp_path / "run")
-    done = [one.wait() for one in together(2, *search, cwd=tmp_path, env={"LATE": late})]
-    (line,) = [line for one in done for line in one.err.splitlines()]  # whichever was first
+    done = [command.wait() for command in together(2, *search, cwd=tmp_path, env={"LATE": late})]
+    (line,) = [line for process in done for line in process.err.splitlines()]  # whichever was first
     assert done[0].code == 2 and line.endswith(": search: runs in one process; start it without torchrun")
 
 

@@ -31,31 +31,31 @@ def planned(stages=STAGES) -> Stages:
 
 
 def test_what_was_not_measured_is_told_in_proportion_to_what_was():
-    one = planned()
-    assert one.outlook() == f"0 of 3 done · next: {TUNING}"
-    one.begin(TUNING, "", 1000, 0)
-    assert one.seconds_left is None and one.outlook() == f"1 of 3 · next: {HEADS}"
-    one.advance(200, 2.0)  # 100 tokens/s: 8 s of it are left
+    stages = planned()
+    assert stages.outlook() == f"0 of 3 done · next: {TUNING}"
+    stages.begin(TUNING, "", 1000, 0)
+    assert stages.seconds_left is None and stages.outlook() == f"1 of 3 · next: {HEADS}"
+    stages.advance(200, 2.0)  # 100 tokens/s: 8 s of it are left
     heads, scoring = 100 * SPEED["heads"], 100 * SPEED["scoring"]
-    assert one.seconds_left == pytest.approx(8 + 500 / heads + 300 / scoring)
-    assert one.outlook() == f"1 of 3 · next: {HEADS} · about 11 s left in all"
-    one.end()  # early: it is done all the same
-    assert one.outlook().startswith(f"1 of 3 done · next: {HEADS}")
-    one.begin(HEADS, "", 500, 0)
-    one.advance(100, 10.0)  # 10 tokens/s, and so scoring is at 12 by the proportion to what was measured last
-    assert one.seconds_left == pytest.approx(40 + 300 / (10 * SPEED["scoring"] / SPEED["heads"]))
-    assert one.outlook().startswith(f"2 of 3 · next: {SCORING} · about ")
+    assert stages.seconds_left == pytest.approx(8 + 500 / heads + 300 / scoring)
+    assert stages.outlook() == f"1 of 3 · next: {HEADS} · about 11 s left in all"
+    stages.end()  # early: it is done all the same
+    assert stages.outlook().startswith(f"1 of 3 done · next: {HEADS}")
+    stages.begin(HEADS, "", 500, 0)
+    stages.advance(100, 10.0)  # 10 tokens/s, and so scoring is at 12 by the proportion to what was measured last
+    assert stages.seconds_left == pytest.approx(40 + 300 / (10 * SPEED["scoring"] / SPEED["heads"]))
+    assert stages.outlook().startswith(f"2 of 3 · next: {SCORING} · about ")
 
 
 def test_a_stage_goes_on_at_its_own_speed_and_length():
-    one = planned([Stage(name, "heads", 100) for name in "abc"])
-    one.begin("a", "", 100, 0)
-    one.advance(100, 10.0)
-    one.end()
-    one.begin("b", "", 100, 0)
-    assert one.seconds_left == pytest.approx(20)
-    one.advance(50, 20.0)  # four times slower than a: 20 s of it are left, and c is at the mean of both, 5 tokens/s
-    assert one.seconds_left == pytest.approx(20 + 20)
+    stages = planned([Stage(name, "heads", 100) for name in "abc"])
+    stages.begin("a", "", 100, 0)
+    stages.advance(100, 10.0)
+    stages.end()
+    stages.begin("b", "", 100, 0)
+    assert stages.seconds_left == pytest.approx(20)
+    stages.advance(50, 20.0)  # four times slower than a: 20 s of it are left, and c is at the mean of both, 5 tokens/s
+    assert stages.seconds_left == pytest.approx(20 + 20)
     longer = planned()
     longer.begin(TUNING, "", 2500, 500)  # more than planned, and some of it done before a kill
     longer.advance(1000, 10.0)
@@ -64,39 +64,39 @@ def test_a_stage_goes_on_at_its_own_speed_and_length():
 
 
 def test_what_is_not_planned_is_not_counted():
-    for one, expected in ((planned(), f"0 of 3 done · next: {TUNING}"), (Stages(), "")):
-        one.begin("storing states of train", "", 10, 0)
-        one.advance(10, 1.0)
-        one.end()
-        assert one.outlook() == expected
+    for stages, expected in ((planned(), f"0 of 3 done · next: {TUNING}"), (Stages(), "")):
+        stages.begin("storing states of train", "", 10, 0)
+        stages.advance(10, 1.0)
+        stages.end()
+        assert stages.outlook() == expected
 
 
 def test_parts_may_have_stages_of_the_same_name():
-    one = Stages()
+    stages = Stages()
     for part in ("L1", "L2"):
-        one.plan(STAGES[:1], part)
-    one.begin(TUNING, "L1", 1000, 0)
-    one.advance(500, 5.0)
-    assert one.outlook() == f"1 of 2 · next: L2: {TUNING} · about 15 s left in all"
-    one.end()
-    one.begin(TUNING, "L2", 1000, 0)
-    assert one.outlook() == "2 of 2 · about 10 s left in all"
+        stages.plan(STAGES[:1], part)
+    stages.begin(TUNING, "L1", 1000, 0)
+    stages.advance(500, 5.0)
+    assert stages.outlook() == f"1 of 2 · next: L2: {TUNING} · about 15 s left in all"
+    stages.end()
+    stages.begin(TUNING, "L2", 1000, 0)
+    assert stages.outlook() == "2 of 2 · about 10 s left in all"
 
 
 @given(st.lists(st.tuples(st.sampled_from([*SPEED]), st.integers(0, 10**6)), min_size=1, max_size=8), st.data())
 def test_time_left_falls_to_nothing(kinds, data):
     stages = [Stage(f"{number}", kind, tokens) for number, (kind, tokens) in enumerate(kinds)]
-    one = planned(stages)
+    plan = planned(stages)
     for number, stage in enumerate(stages):
-        one.begin(stage.name, "", stage.tokens, 0)
+        plan.begin(stage.name, "", stage.tokens, 0)
         half = data.draw(st.integers(0, stage.tokens))
         for tokens in (half, stage.tokens - half):
-            one.advance(tokens, tokens / SPEED[stage.kind])  # exactly as fast as foreseen
+            plan.advance(tokens, tokens / SPEED[stage.kind])  # exactly as fast as foreseen
         left = sum(later.tokens / SPEED[later.kind] for later in stages[number + 1 :])
-        if one.seconds_left is not None:
-            assert one.seconds_left == pytest.approx(left, abs=1e-6)
-        one.end()
-    assert all(stage.done for stage in one.all)
+        if plan.seconds_left is not None:
+            assert plan.seconds_left == pytest.approx(left, abs=1e-6)
+        plan.end()
+    assert all(stage.done for stage in plan.all)
 
 
 def test_a_study_plans_all_it_does_and_knows_what_is_done(tmp_path):
@@ -120,12 +120,12 @@ def test_variants_share_one_agenda(tmp_path):
     series = VariantStudies(recipe_of(finetune={"checkpoints": []}, variants=variants), tmp_path / "run", quiet=True)
     series.begin()
     series.plan()
-    one, two = series.studies
-    shared = one.journal.stages
-    assert shared is two.journal.stages
+    first, second = series.studies.values()
+    shared = first.journal.stages
+    assert shared is second.journal.stages
     assert [len(stages) for stages in shared.parts.values()] == [4, 3]
     assert shared.parts["two"][0].tokens == shared.parts["one"][0].tokens
-    two.plan()  # as it begins to run: now its own data are known
+    second.plan()  # as it begins to run: now its own data are known
     assert shared.parts["two"][0].tokens < shared.parts["one"][0].tokens
 
 
@@ -178,7 +178,7 @@ def curves(directory) -> dict[str, list]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     found = EventAccumulator(str(directory)).Reload()
-    return {tag: [(one.step, one.value) for one in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+    return {tag: [(stages.step, stages.value) for stages in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
 
 
 def test_a_study_tells_its_progress_and_leaves_curves(tmp_path):

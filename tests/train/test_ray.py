@@ -37,8 +37,8 @@ def whole(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """A cluster of two nodes."""
-    with nodes(2) as found:
-        yield found
+    with nodes(2) as collected:
+        yield collected
 
 
 def test_a_study_on_a_ray_of_its_own(tmp_path, whole):
@@ -69,11 +69,11 @@ def below(parent: int) -> set[int]:
     for place in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             parents[int(place.parent.name)] = int(place.read_text().rpartition(")")[2].split()[1])
-    found, new = set[int](), {parent}
+    collected, new = set[int](), {parent}
     while new:
         new = {process for process, above in parents.items() if above in new}
-        found |= new
-    return found
+        collected |= new
+    return collected
 
 
 def listening(parent: int) -> set[str]:
@@ -91,7 +91,7 @@ def listening(parent: int) -> set[str]:
 
 def phase(run: Path, name: str) -> str:
     """The cell that is in a phase, if one is: its tuning or its heads have a snapshot, or its heads await scores."""
-    found = {
+    collected = {
         "tuning": [f"seed-{path.parent.name[5:]}" for path in run.glob("seed-*/finetune.snapshot.safetensors")],
         "heads": [cell_of(path) for path in run.glob("seed-*/heads-*.snapshot.safetensors")],
         "scoring": [
@@ -101,7 +101,7 @@ def phase(run: Path, name: str) -> str:
         ],
     }
     running = tasks()
-    return next((cell for cell in found[name] if cell in running), "")
+    return next((cell for cell in collected[name] if cell in running), "")
 
 
 def cell_of(heads: Path) -> str:
@@ -111,8 +111,8 @@ def cell_of(heads: Path) -> str:
 def wait_for(condition: Callable[[], str], study: Command, seconds: float = 900) -> str:
     end = time.monotonic() + seconds
     while study.running and time.monotonic() < end:
-        if found := condition():
-            return found
+        if collected := condition():
+            return collected
         time.sleep(0.01)
     return ""
 
@@ -241,8 +241,8 @@ def test_a_search_on_two_nodes_with_kills(tmp_path, address):
         assert f"{part}: its worker died (WorkerCrashedError)" in command.streams[1].read_text()
     there = run(*words, *ray, "--json", cwd=tmp_path / "there")
     assert there.code == 0, there.err
-    found = [json.loads(done.out)["trials"] for done in (here, there)]
-    assert len(found[0]) == 6 and without_times(found[1]) == without_times(found[0])
+    collected = [json.loads(done.out)["trials"] for done in (here, there)]
+    assert len(collected[0]) == 6 and without_times(collected[1]) == without_times(collected[0])
     names = [sorted(path.name for path in (tmp_path / one / "run" / "search").iterdir()) for one in ("here", "there")]
     assert names[0] == names[1]
     for file in ("best.toml", "round-0.json", "round-1.json"):

@@ -24,7 +24,7 @@ def run(tmp_path) -> RunDir:
     for seed, epoch in ((1, 0.5), (1, 1.0), (2, 0.5)):
         made.seed(seed).mkdir(exist_ok=True)
         rows = [row(seed, epoch), row(seed, epoch, "a + b")]
-        write_json(made.scores_file(seed, epoch), [one.to_json() for one in rows])
+        write_json(made.scores_file(seed, epoch), [score.to_json() for score in rows])
     chosen = [{"test": [row(seed, epoch, "pool", chosen="greedy").to_json()]} for seed, epoch in ((1, 1.0), (2, 1.0))]
     write_json(made.greedy_file, {"made_from": made.digest(), "ensembles": chosen, "comparisons": []})
     made.write_metrics()
@@ -34,9 +34,12 @@ def run(tmp_path) -> RunDir:
 
 def test_rows_of_all_cells_and_of_one(run):
     assert run.scored() == [(1, 0.5), (1, 1.0), (2, 0.5)]
-    assert [(one.seed, one.epoch, one.name) for one in run.rows((2, 0.5))] == [(2, 0.5, "backbone"), (2, 0.5, "a + b")]
-    assert run.rows() == [Score.from_json(one, "") for one in json.loads(run.metrics_file.read_text())]
-    assert [one.cell for one in run.greedy()] == [(1, 1.0)]  # the other has no scores
+    assert [(score.seed, score.epoch, score.name) for score in run.rows((2, 0.5))] == [
+        (2, 0.5, "backbone"),
+        (2, 0.5, "a + b"),
+    ]
+    assert run.rows() == [Score.from_json(score, "") for score in json.loads(run.metrics_file.read_text())]
+    assert [score.cell for score in run.greedy()] == [(1, 1.0)]  # the other has no scores
     assert run.scores() == run.rows() + run.greedy()
     assert (run.cell(), run.cell(seed=2), run.cell(epoch=0.5)) == ((1, 1.0), (2, 0.5), (1, 0.5))
     with pytest.raises(UserError, match=r"there is: seed 1 epoch 0\.5, seed 1 epoch 1, seed 2 epoch 0\.5"):
@@ -65,9 +68,9 @@ def test_facts_are_added_and_removed(run):
 
 
 def test_contents_of_a_whole_run(run):
-    found = run.contents()
-    assert (found.scores, found.greedy, found.problems) == (run.scores(), run.greedy(), [])
-    assert found.recipe["seeds"] == [1, 2] and found.facts["started"] == "today" and found.is_run
+    contents = run.contents()
+    assert (contents.scores, contents.greedy, contents.problems) == (run.scores(), run.greedy(), [])
+    assert contents.recipe["seeds"] == [1, 2] and contents.facts["started"] == "today" and contents.is_run
 
 
 @pytest.mark.parametrize(
@@ -92,9 +95,9 @@ def test_damage_costs_no_more_than_itself(run, file, text, problem):
         (run.path / file).mkdir()
     else:
         (run.path / file).write_text(text)
-    found = run.contents()
-    assert any(one.startswith(problem) for one in found.problems), found.problems
-    assert [one.cell for one in found.scores][:2] == [(1, 0.5)] * 2  # where need be from the seeds' own files
+    contents = run.contents()
+    assert any(problem_found.startswith(problem) for problem_found in contents.problems), contents.problems
+    assert [score.cell for score in contents.scores][:2] == [(1, 0.5)] * 2  # where need be from the seeds' own files
 
 
 def test_no_run_is_said_so(tmp_path):
@@ -107,13 +110,13 @@ def test_variants_are_runs_within(tmp_path):
     variants = [{"name": "one", "seeds": [1]}, {"name": "two", "seeds": [1]}]
     run = RunDir(tmp_path)
     write_text(run.recipe_file, toml.write(recipe_of(variants=variants)))
-    one = run.variants()["one"]
-    one.seed(1).mkdir(parents=True)
-    write_text(one.recipe_file, toml.write(recipe_of()))
-    write_json(one.scores_file(1, 1.0), [row(1, 1.0).to_json()])
+    variant = run.variants()["one"]
+    variant.seed(1).mkdir(parents=True)
+    write_text(variant.recipe_file, toml.write(recipe_of()))
+    write_json(variant.scores_file(1, 1.0), [row(1, 1.0).to_json()])
     assert [(score.variant, score.name) for score in run.rows()] == [("one", "backbone")]
-    found = run.contents().variants
-    assert list(found) == ["one", "two"]
-    assert found["one"].scores == one.rows() and found["two"].recipe["seeds"] == [1]
+    contents = run.contents().variants
+    assert list(contents) == ["one", "two"]
+    assert contents["one"].scores == variant.rows() and contents["two"].recipe["seeds"] == [1]
     with pytest.raises(UserError, match=r"holds a run for each variant; name one of them: .*one, .*two"):
         RunDir.open(tmp_path, variants=False)

@@ -44,28 +44,28 @@ def run(batch_tokens: int = 4096, heads=HEADS, backbone=BACKBONE, data=DATA, ens
     return predict(backbone, heads, everything, data["test"], setting, keep=True)
 
 
-def assert_close(one: Pass, other: Pass) -> None:
-    assert one.predictions.keys() == other.predictions.keys()
-    for name, found in one.predictions.items():
-        expected = other.predictions[name]
-        assert found.ids == expected.ids
-        assert found.best() == expected.best(), name
-        assert found.answers(0.5) == expected.answers(0.5), name
-        kept = np.isfinite(found.scores)
+def assert_close(first: Pass, second: Pass) -> None:
+    assert first.predictions.keys() == second.predictions.keys()
+    for name, predictions in first.predictions.items():
+        expected = second.predictions[name]
+        assert predictions.ids == expected.ids
+        assert predictions.best() == expected.best(), name
+        assert predictions.answers(0.5) == expected.answers(0.5), name
+        kept = np.isfinite(predictions.scores)
         assert (kept == np.isfinite(expected.scores)).all()
-        assert np.abs(found.scores[kept] - expected.scores[kept]).max() < 1e-4
-        assert np.abs(found.no_answer - expected.no_answer).max() < 1e-4
+        assert np.abs(predictions.scores[kept] - expected.scores[kept]).max() < 1e-4
+        assert np.abs(predictions.no_answer - expected.no_answer).max() < 1e-4
 
 
 def test_the_loss_is_the_mean_over_windows():
-    found, windows = run(200), DATA["test"].windows
-    for member, logits in found.logits.items():
+    result, windows = run(200), DATA["test"].windows
+    for member, logits in result.logits.items():
         losses = []
         for number, (first, last) in enumerate(pairwise(windows.starts)):
             targets = torch.tensor(windows.targets[number])
             log_shares = logits[first:last].double().log_softmax(dim=0)  # (S, 2)
             losses.append(-float(log_shares[targets, torch.arange(2)].mean()))
-        assert found.losses[member] == pytest.approx(np.mean(losses), abs=1e-3), member
+        assert result.losses[member] == pytest.approx(np.mean(losses), abs=1e-3), member
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 64, 200, 100_000])
@@ -98,7 +98,7 @@ def test_dropout_is_off_even_if_the_members_come_in_training_mode():
 def test_an_ensemble_takes_the_larger_probability_of_each_token():
     """By hand, for every window: softmax of each member, the larger of the two, then the best legal pair."""
     windows, records = DATA["test"].windows, DATA["test"].records
-    found = run().predictions[BOTH]
+    predictions = run().predictions[BOTH]
     for number in range(len(windows)):
         batch = collate(windows, np.array([number]), BACKBONE.pad)
         with torch.no_grad():
@@ -114,10 +114,10 @@ def test_an_ensemble_takes_the_larger_probability_of_each_token():
         best = max(pairs, key=pairs.__getitem__)
         row = int(windows.example[number])
         assert list(windows.example).count(row) == 1  # one window per question here
-        assert found.scores[row, 0] == pytest.approx(pairs[best], abs=1e-4)
-        assert found.no_answer[row] == pytest.approx((start[0] + end[0]).item() - pairs[best], abs=1e-4)
+        assert predictions.scores[row, 0] == pytest.approx(pairs[best], abs=1e-4)
+        assert predictions.no_answer[row] == pytest.approx((start[0] + end[0]).item() - pairs[best], abs=1e-4)
         chars = windows.span_chars(np.array([number]), np.array([best[0]]), np.array([best[1]]))[0]
-        assert found.best()[records[row].id] == records[row].context[chars[0] : chars[1]]
+        assert predictions.best()[records[row].id] == records[row].context[chars[0] : chars[1]]
     assert len(windows) == 24
 
 
@@ -128,7 +128,7 @@ def test_the_older_rule_compares_probabilities_over_whole_windows():
     assert len(windows) > 1.3 * len(records)
     setting = Setting(TASK, EvaluateRecipe(decoding="independent", batch_tokens=333), JOURNAL)
     passed = predict(BACKBONE, HEADS, [*map(Ensemble.of, HEADS), BOTH], data, setting)
-    for ensemble, found in passed.predictions.items():
+    for ensemble, predictions in passed.predictions.items():
         bids: dict[str, list[tuple[float, str]]] = {}
         for number in range(len(windows)):
             with torch.no_grad():
@@ -142,14 +142,14 @@ def test_the_older_rule_compares_probabilities_over_whole_windows():
                 chars = windows.span_chars(np.array(number), np.array(first), np.array(last)).tolist()
                 text = record.context[slice(*chars)]
             bids.setdefault(record.id, []).append(((start[first] * end[last]).item(), text))
-        assert found.answers() == {key: max(said)[1] for key, said in bids.items()}, ensemble.name
+        assert predictions.answers() == {key: max(said)[1] for key, said in bids.items()}, ensemble.name
 
 
 def test_an_ensemble_of_equals_is_the_member_itself():
     twice = Ensemble((POOL, POOL), chosen="pair")
-    found = run(ensembles=[twice]).predictions
-    assert found[twice].best() == found[Ensemble.of(POOL)].best()
-    assert np.allclose(found[twice].no_answer, found[Ensemble.of(POOL)].no_answer, atol=1e-4)
+    predictions = run(ensembles=[twice]).predictions
+    assert predictions[twice].best() == predictions[Ensemble.of(POOL)].best()
+    assert np.allclose(predictions[twice].no_answer, predictions[Ensemble.of(POOL)].no_answer, atol=1e-4)
 
 
 def test_seconds_are_those_each_would_have_needed_alone(monkeypatch):
@@ -188,13 +188,13 @@ def test_a_head_of_broken_numbers_is_dropped_with_its_ensembles(tmp_path):
     twice = Ensemble((pool, pool), chosen="pair")
     log = tmp_path / "log.jsonl"
     pairs = [Ensemble((pool, bad), chosen="pair"), twice]
-    found = run(64, heads, ensembles=pairs, journal=Journal(log, quiet=True))
-    assert list(found.predictions) == list(found.seconds) == [Ensemble.of(pool), twice]
-    assert list(found.logits) == [pool]
-    assert list(found.dropped) == [bad] and "not finite" in found.dropped[bad]
+    result = run(64, heads, ensembles=pairs, journal=Journal(log, quiet=True))
+    assert list(result.predictions) == list(result.seconds) == [Ensemble.of(pool), twice]
+    assert list(result.logits) == [pool]
+    assert list(result.dropped) == [bad] and "not finite" in result.dropped[bad]
     assert log.read_text().count("broken is dropped: its logits are not finite") == 1
     alone = run(64, {pool: heads[pool]}, ensembles=())
-    assert_close(Pass({Ensemble.of(pool): found.predictions[Ensemble.of(pool)]}, {}), alone)
+    assert_close(Pass({Ensemble.of(pool): result.predictions[Ensemble.of(pool)]}, {}), alone)
 
 
 def test_a_backbone_of_broken_numbers_is_an_error():
@@ -251,12 +251,12 @@ def study(tmp_path_factory) -> Study:
     directory = tmp_path_factory.mktemp("members") / "run"
     brief = {"epochs": 1, "checkpoints": [], "batch_size": 8}
     bank = {"fractions": [1.0, 0.5], "checkpoints": [0.5, 1]}
-    found = Study(recipe_of(finetune=brief, heads=[{"kind": "pool"}], bank=bank), directory, quiet=True)
-    found.begin()
-    found.tune(1)
-    found.train(1, 1.0)
-    found.score(1, 1.0)
-    return found
+    made = Study(recipe_of(finetune=brief, heads=[{"kind": "pool"}], bank=bank), directory, quiet=True)
+    made.begin()
+    made.tune(1)
+    made.train(1, 1.0)
+    made.score(1, 1.0)
+    return made
 
 
 def test_heads_of_an_earlier_epoch_are_scored_beside_those_of_the_last(study):

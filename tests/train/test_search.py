@@ -110,10 +110,10 @@ def die_in_step(monkeypatch, trial: int, step: int) -> None:
 def die_while_noting(monkeypatch, trial: int, step: int) -> None:
     add = Trials.add
 
-    def fatal(self, one, *rest):
-        if one.number == trial:
+    def fatal(self, added, **outcome):
+        if added.number == trial:
             raise Killed
-        add(self, one, *rest)
+        add(self, added, **outcome)
 
     monkeypatch.setattr(Trials, "add", fatal)
 

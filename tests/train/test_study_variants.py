@@ -48,12 +48,14 @@ def finished(tmp_path_factory) -> Path:
 
 
 def test_tables_are_laid_over_and_the_rest_replaced():
-    found = variant_recipes(series())
-    assert found["L0"].finetune.train_layers == 0 and found["L0"].finetune.epochs == 0.5
-    assert found["all of it"].seeds == (1, 2) and found["all of it"].finetune.train_layers == "all"
-    assert all(one.variants == () for one in found.values())
-    assert [len(one.paper) for one in found.values()] == [2, 1]
-    assert not any("variant" in entry for one in found.values() for entry in one.paper)  # their own from here on
+    recipes = variant_recipes(series())
+    assert recipes["L0"].finetune.train_layers == 0 and recipes["L0"].finetune.epochs == 0.5
+    assert recipes["all of it"].seeds == (1, 2) and recipes["all of it"].finetune.train_layers == "all"
+    assert all(recipe.variants == () for recipe in recipes.values())
+    assert [len(recipe.paper) for recipe in recipes.values()] == [2, 1]
+    assert not any(
+        "variant" in entry for recipe in recipes.values() for entry in recipe.paper
+    )  # their own from here on
 
 
 def test_one_table_joins_the_variants(finished):
@@ -72,23 +74,25 @@ def test_one_table_joins_the_variants(finished):
 
 def test_variants_are_compared_with_the_first(finished):
     rows = json.loads((finished / "metrics.json").read_text())
-    found = json.loads((finished / "comparisons.json").read_text())["variants"]
-    assert {(one["variant"], one["against"], tuple(one["seeds"])) for one in found} == {("all of it", "L0", (1,))}
+    entries = json.loads((finished / "comparisons.json").read_text())["variants"]
+    assert {(entry["variant"], entry["against"], tuple(entry["seeds"])) for entry in entries} == {
+        ("all of it", "L0", (1,))
+    }
     last = [row for row in rows if row["member"] == "backbone" and row["seed"] == 1]
     scores = {(row["variant"], row["threshold_from"]): row for row in last}
-    for one in found:
-        key = one["threshold_from"]
-        gap = scores["all of it", key][one["metric"]] - scores["L0", key][one["metric"]]
-        assert one["difference"] == pytest.approx(gap) and one["low"] <= one["difference"] <= one["high"]
-    assert {one["metric"] for one in found} >= {"f1", "exact", "HasAns_spans_f1"}
+    for entry in entries:
+        key = entry["threshold_from"]
+        gap = scores["all of it", key][entry["metric"]] - scores["L0", key][entry["metric"]]
+        assert entry["difference"] == pytest.approx(gap) and entry["low"] <= entry["difference"] <= entry["high"]
+    assert {entry["metric"] for entry in entries} >= {"f1", "exact", "HasAns_spans_f1"}
     assert "Δ to L0" not in write_report(finished).read_text()  # one of the two has more seeds: the means differ
-    second = [one | {"seeds": [1, 2]} for one in found]
+    second = [entry | {"seeds": [1, 2]} for entry in entries]
     write_json(finished / "comparisons.json", {"variants": second})
     page = write_report(finished).read_text()
     assert "Δ to L0" in page and "Backbones, against L0" in page and "Δ F1, spans alone" in page
     join_comparisons(RunDir.open(finished), {name: StoredResults.open(finished / name) for name in ("L0", "all-of-it")})
     again = json.loads((finished / "comparisons.json").read_text())["variants"]
-    assert [one | {"variant": "all of it"} for one in again] == found  # from the files, without the study
+    assert [entry | {"variant": "all of it"} for entry in again] == entries  # from the files, without the study
 
 
 def test_what_is_done_is_not_done_again(finished):
@@ -187,19 +191,19 @@ def test_logits_are_kept_for_ensembles_later(texts):
     for variant, shape in (("labels", (30, 2)), ("score", (30, 1))):
         tensors, about = load_tensors(texts / variant / "seed-1" / "predictions" / "1" / "test" / "logits.safetensors")
         assert about == {"per": "window"}
-        assert {tuple(one.shape) for one in tensors.values()} == {shape} and len(tensors) == 4
+        assert {tuple(entry.shape) for entry in tensors.values()} == {shape} and len(tensors) == 4
     study = Study.open(texts / "labels", quiet=True)
     path = texts / "labels" / "seed-1" / "predictions" / "1" / "test"
-    found = study.task.read_predictions(json.loads((path / "pool.json").read_text()), "x")
+    predictions = study.task.read_predictions(json.loads((path / "pool.json").read_text()), "x")
     kept = load_tensors(path / "logits.safetensors")[0]["pool"].softmax(dim=1).numpy()
-    assert kept == pytest.approx(found.probabilities, abs=1e-6)
+    assert kept == pytest.approx(predictions.probabilities, abs=1e-6)
 
 
 @pytest.mark.parametrize("variant", ["labels", "score", "answerability"])
 def test_evaluate_says_what_the_study_said(variant, texts):
     study = json.loads((texts / variant / "metrics.json").read_text())
-    found = score_run(texts / variant, quiet=True)
-    for row, expected in zip(found, study, strict=True):
+    rows = score_run(texts / variant, quiet=True)
+    for row, expected in zip(rows, study, strict=True):
         for key in ("infer_seconds", "ms_per_question"):
             row.pop(key), expected.pop(key)
         expected.pop("loss", None)  # evaluate does not compute it
@@ -248,9 +252,9 @@ def test_a_submission_to_glue(texts, tmp_path):
 def test_rows_without_labels_are_predicted(texts, tmp_path):
     (tmp_path / "new.csv").write_text("second,first\na king,north river\na river,south king\nold,north old\n")
     words = ("--data", tmp_path / "new.csv", "--predictions", tmp_path / "out" / "labels.jsonl")
-    found = command("evaluate", texts / "labels", *words)
+    written = command("evaluate", texts / "labels", *words)
     lines = [json.loads(line) for line in (tmp_path / "out" / "labels.jsonl").read_text().splitlines()]
-    assert found == {"file": str(tmp_path / "out" / "labels.jsonl"), "member": found["member"]}
+    assert written == {"file": str(tmp_path / "out" / "labels.jsonl"), "member": written["member"]}
     assert [line["label"] for line in lines] == ["north", "south", "north"]
     assert all(line["probabilities"][line["label"]] >= 0.5 for line in lines)
     (tmp_path / "new.jsonl").write_text('{"text": "king king king"}\n')
@@ -273,7 +277,7 @@ def test_lines_that_are_left_out_are_told(tmp_path):
     study.begin()
     assert len(study.data["test"].records) == 30
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
-    assert [one["text"] for one in log if one["event"] == "note"] == [
+    assert [entry["text"] for entry in log if entry["event"] == "note"] == [
         f"{path}: 1 of 31 lines are broken and left out"
     ] * 2
 

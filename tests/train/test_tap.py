@@ -50,9 +50,15 @@ def test_a_forecast_writes_nothing(tmp_path):
     assert told.code == 0 and told.err == ""
     words = [line.split(":")[0] for line in told.out.splitlines()]
     assert words == ["windows", "store", "one epoch", "1 epochs of 2 heads", "memory", "choice"]
-    found = json.loads(tap(tmp_path, "--forecast", "--json", "--layers", "last", "--dtype", "int8").out)
-    assert found["windows"] == 48 and found["heads"] == 1 and found["dtype"] == "int8"  # `pool` reads all layers
-    assert found["choice"] in ("live", "stored") and found["why"] and found["bytes"]["int8"] < found["padded_bytes"]
+    forecast = json.loads(tap(tmp_path, "--forecast", "--json", "--layers", "last", "--dtype", "int8").out)
+    assert (
+        forecast["windows"] == 48 and forecast["heads"] == 1 and forecast["dtype"] == "int8"
+    )  # `pool` reads all layers
+    assert (
+        forecast["choice"] in ("live", "stored")
+        and forecast["why"]
+        and forecast["bytes"]["int8"] < forecast["padded_bytes"]
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["study.toml"]
 
 
@@ -72,12 +78,12 @@ def test_states_of_the_encoder_as_it_came(tmp_path):
 
 def test_states_of_chosen_layers(tmp_path):
     recipe_in(tmp_path)
-    found = {
+    facts = {
         layers: json.loads(tap(tmp_path, "--json", "--layers", layers).out) for layers in ("3,1", "all", "0,1,2,3")
     }
-    assert Path(found["3,1"]["store"]).name == "untuned-train-1,3-all-fp16" and found["3,1"]["layers"] == 2
-    assert found["3,1"]["bytes"] < 0.51 * found["all"]["bytes"]
-    assert found["0,1,2,3"]["store"] == found["all"]["store"]
+    assert Path(facts["3,1"]["store"]).name == "untuned-train-1,3-all-fp16" and facts["3,1"]["layers"] == 2
+    assert facts["3,1"]["bytes"] < 0.51 * facts["all"]["bytes"]
+    assert facts["0,1,2,3"]["store"] == facts["all"]["store"]
     assert json.loads(tap(tmp_path, "--json", "--layers", "1,3", "--forecast").out)["heads"] == 1  # `last` alone
 
 

@@ -79,6 +79,7 @@ def _is_reader(path: Path) -> bool:
 def _evaluate_reader(
     path: Path, data: str, answerable: float | None, options: dict[str, Any], as_json: bool, mistakes: bool
 ) -> None:
+    """Prints the scores of a reader."""
     from bertvision.serve.ask import reading_bar
     from bertvision.serve.measure import report as described
     from bertvision.serve.measure import score_reader

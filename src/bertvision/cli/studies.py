@@ -1,8 +1,9 @@
 """Verbs that run a recipe: the whole study, its parts and cells, the search for better heads, and forecasts."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from bertvision.cli.options import (
     Address,
@@ -20,6 +21,10 @@ from bertvision.cli.options import (
     print_json,
 )
 from bertvision.errors import UserError
+
+if TYPE_CHECKING:
+    from bertvision.train import Run
+    from bertvision.train.study import Study
 
 OnRay = Annotated[str, opt("Run it on a cluster: ray.")]
 
@@ -43,7 +48,7 @@ def study(
     """The main job: everything from tuning to the report. Starts again where it stopped."""
     from bertvision.runtime import is_main
 
-    run = make_study(recipe, _with_device(settings, device), out, quiet=as_json)
+    run = make_study(recipe, settings, out, device, quiet=as_json)
     if tensorboard or trackio:
         _write_curves(run, tensorboard, trackio)
     if on:
@@ -60,7 +65,7 @@ def study(
         print_outcome(run, as_json)
 
 
-def _write_curves(run: Any, tensorboard: bool, trackio: bool) -> None:
+def _write_curves(run: "Run", tensorboard: bool, trackio: bool) -> None:
     """Makes the studies of a run write curves while they train."""
     from bertvision.train.trackers import Scalars, TrackioWriter, need_trackio
 
@@ -68,18 +73,18 @@ def _write_curves(run: Any, tensorboard: bool, trackio: bool) -> None:
         raise UserError("--trackio: choose either this or --tensorboard")
     if trackio:
         need_trackio()
-    for study in run.studies:
+    for study in run.studies.values():
         folder = study.run_dir.trackio if trackio else study.run_dir.tensorboard
         study.journal.scalars = Scalars(folder, TrackioWriter if trackio else None)
 
 
-def print_outcome(run: Any, as_json: bool) -> None:
+def print_outcome(run: "Run", as_json: bool) -> None:
     """Writes report and readers of a finished run, and prints its scores."""
     from bertvision.report.page import write_pages
     from bertvision.report.reading import read_study
     from bertvision.serve.build import leave_reader
 
-    readers = [leave_reader(study.directory) for study in run.studies if study.task.served]
+    readers = [leave_reader(study.directory) for study in run.studies.values() if study.task.served]
     contents = read_study(run.directory)
     page = write_pages(contents, run.directory)
     if as_json:
@@ -101,7 +106,7 @@ def finetune(
     as_json: AsJson = False,
 ) -> None:
     """Tune the backbone of a recipe and keep its checkpoints."""
-    run = make_study(recipe, _with_device(settings, device), out, quiet=as_json)
+    run = make_study(recipe, settings, out, device, quiet=as_json)
     run.begin()
     checkpoints = {
         str(study.directory): {
@@ -125,8 +130,8 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train the bank of heads on every checkpoint that `finetune` has left in the run."""
-    run = make_study(recipe, _with_device(settings, device), out, quiet=as_json)
-    if not all(study.recipe.heads for study in run.studies):
+    run = make_study(recipe, settings, out, device, quiet=as_json)
+    if not all(study.recipe.heads for study in run.studies.values()):
         raise UserError(f"{recipe}: heads: there are none to train; add [[heads]] with a kind")
     run.begin()
     paths = [str(study.train(*cell)) for study in _begin_each(run) for cell in study.run_dir.planned()]
@@ -155,9 +160,7 @@ def search(
 
     if on:
         refuse_unknown(on, ["ray"])
-    search = Search(
-        _without_variants(recipe, _with_device(settings, device), out, quiet=as_json), trials=trials, size=size
-    )
+    search = Search(_without_variants(recipe, settings, out, device, quiet=as_json), trials=trials, size=size)
     workers = _ray_workers(threads, code, address, cpus_per_cell, gpus_per_cell)
     rows = search_on_ray(search, workers) if on else search.run()
     if as_json:
@@ -194,7 +197,7 @@ def tap(
     from bertvision.train.tap import Tap
     from bertvision.train.workers import refuse_unknown
 
-    study = _without_variants(recipe, _with_device(settings, device), out, quiet=as_json)
+    study = _without_variants(recipe, settings, out, device, quiet=as_json)
     arguments: dict[str, Any] = {"split": split, "checkpoint": checkpoint, "seed": seed}
     arguments |= {"layers": layers, "positions": positions, "dtype": dtype}
     if on:
@@ -312,32 +315,31 @@ def _ray_workers(threads: int | None, code: list[str] | None, address: str, cpus
     return {"threads": threads, "code": code or [], "address": address, "cpus": cpus, "gpus": gpus}
 
 
-def _with_device(settings: list[str] | None, device: str) -> list[str]:
-    """The settings, and that of the device if one is given."""
-    return [*(settings or ()), *([f"runtime.device={device}"] if device else [])]
-
-
-def make_study(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bool = False) -> Any:
+def make_study(
+    recipe: Path, settings: list[str] | None, out: Path | None, device: str = "", *, quiet: bool = False
+) -> "Run":
     """The run of a recipe: a study, or one for each variant."""
     from bertvision.recipe import load_recipe
     from bertvision.train import make_run
     from bertvision.train.run_dir import checked
 
-    loaded = load_recipe(recipe, settings or ())
+    loaded = load_recipe(recipe, [*(settings or ()), *([f"runtime.device={device}"] if device else [])])
     directory = out or Path("runs") / checked(recipe.stem, f"{recipe}: its name as that of the run", "give --out")
     return make_run(loaded, directory, quiet=quiet)
 
 
-def _without_variants(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bool) -> Any:
+def _without_variants(
+    recipe: Path, settings: list[str] | None, out: Path | None, device: str, *, quiet: bool
+) -> "Study":
     """The study of a recipe; UserError if it has variants."""
-    run = make_study(recipe, settings, out, quiet)
+    run = make_study(recipe, settings, out, device, quiet=quiet)
     if run.recipe.variants:
         raise UserError(f"{recipe}: has variants; name the recipe.toml that a study left in the directory of one")
-    return run
+    return run.studies[""]
 
 
-def _begin_each(run: Any) -> Any:
+def _begin_each(run: "Run") -> Iterator["Study"]:
     """Yields the studies of a run one by one, each after its `begin`."""
-    for study in run.studies:
+    for study in run.studies.values():
         study.begin()
         yield study

@@ -63,7 +63,7 @@ def write_store(
     """
     runtime, lengths = backbone.runtime, selection.lengths(windows)
     manifest = Manifest.of(backbone, windows, selection, shard_bytes)
-    known, full = runtime.tell(_begin(directory, manifest, lengths) if runtime.is_main else ([], ""))
+    known, full = runtime.broadcast(_begin(directory, manifest, lengths) if runtime.is_main else ([], ""))
     if full:  # fails before hours of work, not after
         raise NoRoom(full)
     shards = [Shard(**shard) for shard in known]

@@ -266,7 +266,7 @@ def train_bank(
 
     fit(learners, feed, Plan(task, plan, job, at_step, due.values()), runtime)
     for learner in own:
-        learner.take_best()
+        learner.restore_best()
     _save(bank, job.result, learners, feed, job.identity, runtime, with_best=True)
     if runtime.is_main:
         job.clear()

@@ -95,7 +95,7 @@ def _measured_rate() -> float:
 
 
 class StudyBudget:
-    """Counts of one study. notes: what was assumed."""
+    """FLOPs, tokens and bytes of one study. notes: what was assumed."""
 
     def __init__(self, study: Study) -> None:
         self.study, self.recipe, self.notes = study, study.recipe, list[str]()
@@ -104,10 +104,10 @@ class StudyBudget:
         self.model = empty_model(_local(name) or name)
         self.plan = apply(self.model, tuning_of(self.recipe.finetune))
         self.shape = {"layers": layer_count(self.model), "width": width(self.model)}
-        whole: dict[str, Any] = {**self.shape, "task": study.task.name, "outputs": study.task.outputs}
+        head_shape: dict[str, Any] = {**self.shape, "task": study.task.name, "outputs": study.task.outputs}
         with torch.device("meta"):
-            self.joint = build_head(head_spec(self.recipe.finetune.head), **whole)
-            self.bank = HeadBank(at_fractions(self.recipe.heads, self.recipe.bank.fractions), **whole)
+            self.joint = build_head(head_spec(self.recipe.finetune.head), **head_shape)
+            self.bank = HeadBank(at_fractions(self.recipe.heads, self.recipe.bank.fractions), **head_shape)
         self.encoder = encoder_work(self.model, self.joint.reads)
         if self.recipe.bank.states == "auto" and self.recipe.bank.epochs > 1:
             self.notes.append('bank.states = "auto" is counted as "live": a store saves all passes but the first')
@@ -118,7 +118,7 @@ class StudyBudget:
         sources = sources_of(recipe.data)
         try:
             for source in sources.values():  # before the hub is asked for a tokenizer
-                if _last(source) in SQUAD2 and _is_absent(source):
+                if _last_part(source) in SQUAD2 and _is_absent(source):
                     raise UserError(f"{source}: no such file")
             directory = _local(recipe.backbone.name) or fetch_folder(recipe.backbone.name, FILES)
             if directory is None:
@@ -127,7 +127,7 @@ class StudyBudget:
             data = self.study.task.load(recipe.data, tokenizer, seed=0)
             return {split: dataset.windows.lengths for split, dataset in data.items()}
         except UserError as error:
-            sizes = {split: SQUAD2.get(_last(source), 0) for split, source in sources.items()}
+            sizes = {split: SQUAD2.get(_last_part(source), 0) for split, source in sources.items()}
             if not all(sizes.values()):
                 raise
             why = str(error).partition(";")[0]
@@ -141,7 +141,8 @@ class StudyBudget:
         )
         return {split: np.full(size, min(TOKENS, recipe.data.max_length), np.int64) for split, size in sizes.items()}
 
-    def _of(self, work: Flops | None, split: str, passes: float = 1.0) -> int:
+    def _flops_of(self, work: Flops | None, split: str, passes: float = 1.0) -> int:
+        """FLOPs of some passes over a split; UserError where they cannot be counted."""
         if work is None:
             raise UserError(f"{self.recipe.backbone.name}: its FLOPs, or a head's, cannot be counted without weights")
         return round(work(self.lengths[split]) * passes)
@@ -158,17 +159,18 @@ class StudyBudget:
     def tuning(self) -> dict[str, int]:
         """{part: FLOPs} of tuning one seed."""
         recipe = self.recipe.finetune
-        step = self._of(self.encoder.train, "train")
-        step += self._of(self._head_work(self.joint, joint=True).train, "train")
+        step = self._flops_of(self.encoder.train, "train")
+        step += self._flops_of(self._head_work(self.joint, joint=True).train, "train")
         below = 0
         if recipe.lower == "stored":
             first = first_trained(self.model, tuning_of(recipe))
-            below = self._of(encoder_work(self.model, below=first).forward, "train")
-        along = self._training(recipe.epochs) if self.recipe.bank.along else 0
+            below = self._flops_of(encoder_work(self.model, below=first).forward, "train")
+        along = self._training_flops(recipe.epochs) if self.recipe.bank.along else 0
         return {"tuning": round((step - below) * recipe.epochs) + below, "heads": along}
 
-    def _training(self, epochs: float) -> int:
-        return sum(self._of(work.train, "train", epochs * share) for work, share in self.heads)
+    def _training_flops(self, epochs: float) -> int:
+        """FLOPs of training all heads of the bank, without their states."""
+        return sum(self._flops_of(work.train, "train", epochs * share) for work, share in self.heads)
 
     def heads_and_scores(self, epoch: float) -> dict[str, int]:
         """{part: FLOPs} of the bank of one checkpoint, and of scoring every member."""
@@ -178,47 +180,50 @@ class StudyBudget:
         if heads and bank.after.epochs:
             checks = bank.epochs * bank.checks if bank.patience else 0
             once = bank.states == "stored"
-            flops["states"] = self._of(self.encoder.forward, "train", 1 if once else bank.after.epochs)
-            flops["states"] += self._of(self.encoder.forward, "tune", min(1, checks) if once else checks)
-            flops["heads"] = self._training(bank.after.epochs)
-            flops["heads"] += sum(self._of(work.forward, "tune", checks) for work, _ in heads)
+            flops["states"] = self._flops_of(self.encoder.forward, "train", 1 if once else bank.after.epochs)
+            flops["states"] += self._flops_of(self.encoder.forward, "tune", min(1, checks) if once else checks)
+            flops["heads"] = self._training_flops(bank.after.epochs)
+            flops["heads"] += sum(self._flops_of(work.forward, "tune", checks) for work, _ in heads)
         versions = len(reached(bank.epochs, bank.checkpoints))
         works = [(self._head_work(self.joint), 1), *((work, versions) for work, _ in heads)]
-        flops["scoring"] = sum(self._of(self.encoder.forward, split) for split in splits)
-        flops["scoring heads"] = sum(self._of(work.forward, split, times) for work, times in works for split in splits)
+        flops["scoring"] = sum(self._flops_of(self.encoder.forward, split) for split in splits)
+        flops["scoring heads"] = sum(
+            self._flops_of(work.forward, split, times) for work, times in works for split in splits
+        )
         return flops
 
     def row(self, cell: StudyCell, machine: Machine) -> dict[str, Any]:
         """The forecast of a cell. memory_bytes: weights, gradients and moments, without activations."""
-        tuning, bank, own = self.recipe.finetune, self.recipe.bank, sum(p.numel() for p in self.bank.parameters())
+        tuning, bank = self.recipe.finetune, self.recipe.bank
+        bank_parameters = sum(p.numel() for p in self.bank.parameters())
         is_tuning, along = cell.epoch is None, bank.along
-        bankless = not bank.after.epochs or cell.epoch is None or not has_heads(self.recipe, cell.epoch)
-        epochs = tuning.epochs if is_tuning else 0 if bankless else bank.after.epochs
+        without_bank = not bank.after.epochs or cell.epoch is None or not has_heads(self.recipe, cell.epoch)
+        epochs = tuning.epochs if is_tuning else 0 if without_bank else bank.after.epochs
         passes = {"train": epochs} | ({} if is_tuning else dict.fromkeys(scored_splits(self.recipe.data.also), 1.0))
-        trained = own if along == is_tuning else 0
-        trained += self.plan.trainable + self.joint.parameter_count() if is_tuning else 0
-        weights = self.plan.base + self.plan.added + self.joint.parameter_count() + own
+        trained_parameters = bank_parameters if along == is_tuning else 0
+        trained_parameters += self.plan.trainable + self.joint.parameter_count() if is_tuning else 0
+        parameters = self.plan.base + self.plan.added + self.joint.parameter_count() + bank_parameters
         flops = self.tuning() if cell.epoch is None else self.heads_and_scores(cell.epoch)
         precision = {"tuning": tuning.precision, "heads": bank.precision, "scoring heads": "fp32"}
         seconds = {
-            part: machine.seconds(count, precision.get(part, self.recipe.runtime.precision))
-            for part, count in flops.items()
+            part: machine.seconds(part_flops, precision.get(part, self.recipe.runtime.precision))
+            for part, part_flops in flops.items()
         }
         return {
             "id": cell.id,
             "windows": round(sum(len(self.lengths[split]) * times for split, times in passes.items())),
             "tokens": round(sum(int(self.lengths[split].sum()) * times for split, times in passes.items())),
             "flops": sum(flops.values()),
-            "parts": {part: {"flops": count, "seconds": seconds[part]} for part, count in flops.items()},
-            "store_bytes": 0 if bankless else self._store_bytes(),
-            "memory_bytes": VALUE * weights + (TRAINED - VALUE) * trained,
+            "parts": {part: {"flops": part_flops, "seconds": seconds[part]} for part, part_flops in flops.items()},
+            "store_bytes": 0 if without_bank else self._store_bytes(),
+            "memory_bytes": VALUE * parameters + (TRAINED - VALUE) * trained_parameters,
             "hours": sum(seconds.values()) / 3600,
             "dollars": sum(seconds.values()) / 3600 * machine.price,
             "measured_hours": self._measured(cell),
         }
 
     def _store_bytes(self) -> int:
-        """Of the training states that the bank reads."""
+        """Bytes of a store of the training states that the bank reads."""
         lengths = self.lengths["train"]
         kept = lengths if self.bank.positions == "all" else np.ones_like(lengths)
         layers = len(numbered(self.bank.reads, self.shape["layers"]))
@@ -248,20 +253,23 @@ def budget(cells: Cells, machine: Machine) -> dict[str, Any]:
     total = {key: sum(row[key] for row in rows) for key in keys} | {
         key: max(row[key] for row in rows) for key in ("store_bytes", "memory_bytes")
     }
-    walls = {"cells": _by_cells(cells, rows, machine.count), "torchrun": _by_processes(cells, rows, machine.count)}
+    wall_hours = {
+        "cells": _hours_by_cells(cells, rows, machine.count),
+        "torchrun": _hours_by_processes(cells, rows, machine.count),
+    }
     device = {"name": machine.name, "count": machine.count, "tflops": dict(machine.rates), "source": machine.source}
     notes = {note: None for study_budget in studies.values() for note in study_budget.notes}
     return {
         "device": device | {"efficiency": machine.efficiency, "price": machine.price},
         "cells": rows,
         "total": total,
-        "wall_hours": walls,
-        "wall_dollars": {way: hours * machine.count * machine.price for way, hours in walls.items()},
+        "wall_hours": wall_hours,
+        "wall_dollars": {way: hours * machine.count * machine.price for way, hours in wall_hours.items()},
         "notes": [*notes, "hours: no padding, disk or network; a measured time is that of training alone"],
     }
 
 
-def _by_cells(cells: Cells, rows: list[dict[str, Any]], count: int) -> float:
+def _hours_by_cells(cells: Cells, rows: list[dict[str, Any]], count: int) -> float:
     """Hours where every device does a cell at a time, heads after the tuning of their seed."""
     free, tuned, last = [0.0] * count, dict[tuple[str, int], float](), 0.0
     for cell, row in zip(cells.all, rows):
@@ -274,16 +282,16 @@ def _by_cells(cells: Cells, rows: list[dict[str, Any]], count: int) -> float:
     return last
 
 
-def _by_processes(cells: Cells, rows: list[dict[str, Any]], count: int) -> float:
+def _hours_by_processes(cells: Cells, rows: list[dict[str, Any]], count: int) -> float:
     """Hours where all devices share each cell: all but live states, which each of them makes for its own heads."""
     hours = 0.0
     for cell, row in zip(cells.all, rows):
         recipe = cells.study(cell).recipe
         shared = min(count, recipe.runtime.accumulate)
         shared = 1 << (shared.bit_length() - 1)  # 2, 4, 8, ... processes
-        alone = "" if recipe.bank.states == "stored" else "states"
+        not_shared = "" if recipe.bank.states == "stored" else "states"
         parts = row["parts"].items()
-        hours += sum(row_part["seconds"] / (1 if part == alone else shared) for part, row_part in parts) / 3600
+        hours += sum(costs["seconds"] / (1 if part == not_shared else shared) for part, costs in parts) / 3600
     return hours
 
 
@@ -292,7 +300,7 @@ def _local(name: str) -> Path | None:
     return find_encoder(name) if name in PACKAGED or Path(name).expanduser().is_dir() else None
 
 
-def _last(source: str) -> str:
+def _last_part(source: str) -> str:
     return source.rpartition("/")[2]
 
 

@@ -12,17 +12,18 @@ from pathlib import Path
 
 from bertvision.errors import UserError, nearest
 from bertvision.files import Busy, claim, release
+from bertvision.train import Run
 from bertvision.train.run_dir import RunDir, file_name
 from bertvision.train.run_results import note_runtime
 from bertvision.train.study import Study
-from bertvision.train.study_variants import VariantStudies
 
 END = 10_000  # bytes of a log that are looked at for its last stage
 
 
 @dataclass(frozen=True, slots=True)
 class StudyCell:
-    """epoch: that of the checkpoint whose bank is trained and scored; None: the tuning. variant: "" without any."""
+    """One cell. epoch: of the checkpoint whose bank is trained and scored; None: the tuning of the seed. variant: "" in
+    a run without variants."""
 
     seed: int
     epoch: float | None = None
@@ -37,12 +38,11 @@ class StudyCell:
 
 
 class Cells:
-    """The cells of a run, those that need no other first. A cell's number is its place in `all`."""
+    """The cells of a run; those that need no other come first. A cell's number is its index in `all`."""
 
-    def __init__(self, whole: Study | VariantStudies) -> None:
+    def __init__(self, whole: Run) -> None:
         self.whole = whole
-        self._studies = whole.variants if isinstance(whole, VariantStudies) else {"": whole}
-        studies = list(self._studies.items())
+        studies = whole.studies.items()
         tunings = [StudyCell(seed, None, name) for name, study in studies for seed in study.recipe.seeds]
         banks = [StudyCell(seed, epoch, name) for name, study in studies for seed, epoch in study.run_dir.planned()]
         self.all = tunings + banks
@@ -57,7 +57,7 @@ class Cells:
         return by_id[text]
 
     def study(self, cell: StudyCell) -> Study:
-        return self._studies[cell.variant]
+        return self.whole.studies[cell.variant]
 
     def is_done(self, cell: StudyCell) -> bool:
         run = self.study(cell).run_dir
@@ -70,16 +70,17 @@ class Cells:
         return cell.epoch is None or self.study(cell).run_dir.checkpoint(cell.seed, cell.epoch).is_dir()
 
     def notes(self, cell: StudyCell) -> Path:
-        """Where the log and the facts of a cell are until the run is complete."""
-        return self._apart(cell).log_file.parent
+        """The directory of the log and the facts of a cell until the run is complete."""
+        return self._run_dir(cell).log_file.parent
 
-    def _apart(self, cell: StudyCell) -> RunDir:
+    def _run_dir(self, cell: StudyCell) -> RunDir:
+        """The run directory as the process that works on this cell alone sees it."""
         run = self.study(cell).run_dir
         return RunDir(run.path, run.recipe(), cell.id)
 
     def stage(self, cell: StudyCell) -> tuple[str, float]:
-        """The last stage of a cell that is done elsewhere, and which share of it is done."""
-        return last_stage(self._apart(cell).log_file)
+        """The last stage of a cell that another process works on, and which share of it is done."""
+        return last_stage(self._run_dir(cell).log_file)
 
     @property
     def done(self) -> bool:
@@ -116,11 +117,11 @@ class Cells:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Within, only processes that run cells may work on the run."""
+        """Within the block only processes that run cells may work on the run."""
         self.whole.refuse_other()
         held: list[Path] = []
         try:
-            for run in (self.whole, *self.whole.studies):
+            for run in (self.whole, *self.whole.studies.values()):
                 if claim(run.directory, shared=True):
                     held.append(run.directory)
                 if not run.run_dir.recipe_file.is_file():

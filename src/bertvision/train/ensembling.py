@@ -93,6 +93,7 @@ class EnsembleScorer:
         return self._logs[split, member]
 
     def _load(self, split: str, weights: Mapping[Member, float]) -> None:
+        """Loads the logits of these members, unless that is done."""
         missing = [member for member in weights if (split, member) not in self._logits]
         windows = self.data[split].windows
         size = windows.starts[-1] if self.task.per_token else len(windows)
@@ -162,7 +163,7 @@ def write_greedy(stored: StoredResults) -> dict[str, Any]:
             by_seed[cell[0]] = Measured(points, row.cost)
     comparisons = []
     for epoch, members in sorted(measured.items()):
-        by_member = {key: {seed: one.points for seed, one in seeds.items()} for key, seeds in members.items()}
+        by_member = {key: {seed: seeds[seed].points for seed in seeds} for key, seeds in members.items()}
         comparisons += [{"checkpoint": epoch, **entry} for entry in compare(by_member)]
     contents = {"made_from": run.digest(), "ensembles": ensembles, "comparisons": comparisons}
     contents["equal_cost"] = compare_equal_cost(measured)
@@ -205,12 +206,7 @@ def ensemble_run(
     if not rows:
         raise UserError(f"{directory}: nothing has been scored yet; `bertvision study` goes on with it")
     all_members = list(dict.fromkeys(row.ensemble.members[0] for row in rows))
-    only_seed = seed if isinstance(seed, int) else None
-    cells: list[Cell] = [run.cell(epoch, only_seed) for epoch in checkpoints or (None,)]
-    epochs = [epoch for _, epoch in cells]
-    in_scope = [
-        member for member in all_members if member.epoch in epochs and (seed == "all" or member.seed == cells[0][0])
-    ]
+    in_scope = _in_scope(run, all_members, checkpoints, seed)
     chosen = named(members, all_members, in_scope) if members else in_scope
     scorer = EnsembleScorer(stored, how)
     weights = {member: 1 / len(chosen) for member in chosen}
@@ -222,6 +218,16 @@ def ensemble_run(
     write_json(out or run.ensemble_file, description(ensemble_rows) | {"chosen": "greedy" if greedy else "given"})
     member_rows = [row for member in chosen if member in weights for row in rows if row.ensemble.members[0] == member]
     return [row.to_json() for row in [*ensemble_rows, *member_rows]]
+
+
+def _in_scope(
+    run: RunDir, members: Sequence[Member], checkpoints: Sequence[float], seed: int | str | None
+) -> list[Member]:
+    """The members of these checkpoints (the last if none are given) and of a seed, the first one, or all."""
+    only = seed if isinstance(seed, int) else None
+    cells: list[Cell] = [run.cell(epoch, only) for epoch in checkpoints or (None,)]
+    epochs, first_seed = [epoch for _, epoch in cells], cells[0][0]
+    return [member for member in members if member.epoch in epochs and (seed == "all" or member.seed == first_seed)]
 
 
 def named(text: str, everyone: Sequence[Member], in_scope: Sequence[Member]) -> list[Member]:

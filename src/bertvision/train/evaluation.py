@@ -109,7 +109,7 @@ def predict_run(directory: Path, out: Path, *, data: str, member: str = "", **wa
 
 
 class _LoadedRun:
-    """One checkpoint of a run, loaded. chosen: its score rows at what was chosen on tune."""
+    """A checkpoint of a run with its members in memory. chosen: its score rows at the thresholds chosen on tune."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class _LoadedRun:
         """The ensembles to score: the one asked for, or all members and the pair that the study reports."""
         best = [row.ensemble for row in self.chosen if row.ensemble.chosen == "best"]
         pairs = self.loaded.pairs(self.recipe.evaluate.ensembles)
-        for gone in [one for ensemble in best for one in ensemble.members if one not in self.loaded.heads]:
+        for gone in [each for pair in best for each in pair.members if each not in self.loaded.heads]:
             raise UserError(f"{self.run.seed(gone.seed)}: the head {gone.name!r} is gone; run the study again")
         if not member:
             return [*self.loaded.singles, *best]
@@ -156,6 +156,7 @@ class _LoadedRun:
         return [names[member]]
 
     def predict(self, dataset: Dataset, ensembles: Sequence[Ensemble], rule: Any) -> Pass:
+        """Predictions of some ensembles under a rule of decoding."""
         setting = Setting(self.task, replace(self.recipe.evaluate, decoding=rule), self.journal)
         result = predict(self.loaded.backbone, self.loaded.heads, ensembles, dataset, setting, stage="scoring")
         if not result.predictions and is_main():
@@ -164,7 +165,7 @@ class _LoadedRun:
         return result
 
     def predict_best(self, dataset: Dataset, member: str) -> tuple[Any, str]:
-        """Predictions of the member asked for, or of the best on tune, None but in the main process; and its name."""
+        """Predictions of the named member, or of the best on tune, and its name. Only the main process has them."""
         best = max(self.chosen, key=lambda row: row.tune or 0.0, default=None)
         ensemble = best.ensemble if best else self.loaded.singles[0]
         if member:

@@ -1,4 +1,4 @@
-"""Where a training gets its states from: a live backbone or a store, as the recipe says or whichever is quicker."""
+"""The source of a training's states: a live backbone or a store, as the recipe says or whichever is quicker."""
 
 import os
 from collections.abc import Sequence
@@ -59,9 +59,10 @@ class Feeds:
         if self.choice is None:
             if self.backbone.runtime.is_main:
                 self._choose(windows, heads, looked_at, looks * self.rounds)
-            self.choice = self.backbone.runtime.tell(self.choice)
+            self.choice = self.backbone.runtime.broadcast(self.choice)
 
     def _choose(self, windows: Windows, heads: Sequence[nn.Module], looked_at: Windows | None, looks: int) -> None:
+        """Sets `choice`, and notes why it is so."""
         if self.recipe.states != "auto":
             self.choice, why = self.recipe.states, "as the recipe says"
         elif self._read_choice():
@@ -94,16 +95,16 @@ class Feeds:
     def _open_or_write(self, windows: Windows, name: str) -> Store | None:
         """The store that the main process finds, or one that all processes write; None if there is no room for it."""
         runtime = self.backbone.runtime
-        if runtime.tell(name in self._no_room):
+        if runtime.broadcast(name in self._no_room):
             return None
         store = self._find_tapped(windows, name) if runtime.is_main else None
-        if directory := runtime.tell(str(store.directory) if store else ""):
+        if directory := runtime.broadcast(str(store.directory) if store else ""):
             return store or Store.open(Path(directory), self.backbone, windows)
         return self._write(windows, name)
 
     @cached_property
     def _live_source(self) -> Source:
-        """One for all sets: it holds the encoder's weights a second time."""
+        """The live source, one for all sets: it holds the encoder's weights a second time."""
         return live(self.backbone, self.selection.reads, self.selection.positions)
 
     def _find_tapped(self, windows: Windows, name: str) -> Store | None:
@@ -131,6 +132,7 @@ class Feeds:
         return smallest
 
     def _write(self, windows: Windows, name: str) -> Store | None:
+        """A new store of these windows; None if the disk is full and the recipe leaves the choice."""
         directory = self.directory / name
         try:
             return write_states(
@@ -166,6 +168,7 @@ class Feeds:
     def _forecast(
         self, windows: Windows, heads: Sequence[nn.Module], looked_at: Windows | None, looks: int
     ) -> tuple[Choice, str]:
+        """The quicker choice by forecast, and why."""
         from bertvision.states.forecast import forecast
 
         costs = forecast(

@@ -129,7 +129,7 @@ def finetune(
     head = runtime.to(_first_head(spec, backbone, task, job.seed, recipe.start))
     plan = plan_batches(windows, recipe, job.seed)
     learner = _joint_learner(backbone, head, recipe, len(plan), job.seed)
-    bank = bank_learners(runtime.to(along.bank), along.recipe, windows, plan, job.seed) if along else []
+    along_learners = bank_learners(runtime.to(along.bank), along.recipe, windows, plan, job.seed) if along else []
     below = _frozen(backbone, tuning) if recipe.lower == "stored" else NO_FLOPS
     learner.work = tuning_work(backbone, head, below)
     reads = together([head.reads, *([along.bank.reads] if along else [])], backbone.layers)
@@ -142,7 +142,7 @@ def finetune(
             if not runtime.is_main or due[epoch] != step or checkpoint.done:
                 continue
             if along:  # first: a checkpoint that exists has its heads
-                along.bank.save(along.path(epoch), training_notes(bank, None, job.identity))
+                along.bank.save(along.path(epoch), training_notes(along_learners, None, job.identity))
             seconds, flops = feed.seconds + learner.seconds, total_flops([feed.flops, learner.flops])
             about = {"head": spec, "specs": SPECS, "epoch": epoch, "step": step, "seconds": seconds, "flops": flops}
             checkpoint.save(backbone, tuning, head, about | {"seed": job.seed, "identity": job.identity})
@@ -152,7 +152,7 @@ def finetune(
     save_checkpoints(0)  # epoch 0: the encoder as it came
     savings: Any = {"checkpointing": runtime.checkpointing, "compiled": runtime.compiled}
     with leaner(backbone.model, **savings, kernels=lambda: training_kernels(runtime)):
-        fit([learner, *bank], feed, Plan(task, plan, job, save_checkpoints, due.values()), runtime)
+        fit([learner, *along_learners], feed, Plan(task, plan, job, save_checkpoints, due.values()), runtime)
     if runtime.is_main:
         job.clear()
     runtime.wait()

@@ -33,12 +33,12 @@ class Task(Protocol):
 class Learner(Timed):
     """Trains one head. With `backbone`, the states it is given carry gradients and the backbone is trained too.
 
-    training: its learning rate is the head's. steps: of the plan. share: the part of the training set it sees, if not
-    all; it then makes an update, and its schedule a step, whenever enough windows have been gathered. backbone: the
-    parameters to train, by name, each with its learning rate.
-    work: FLOPs per window, with the backbone's where that is trained; to be set where they are to be counted.
-    seconds, flops: spent so far; None: not known. stopped: why it was dropped, or "".
-    finished: why it stopped early, or "".
+    training: its learning rate is the head's. steps: of the plan. share: the part of the training set it learns from,
+    if not all; it then makes an update, and its schedule a step, whenever enough windows have been gathered. backbone:
+    the parameters to train, by name, each with its learning rate.
+
+    work: FLOPs per window, with the backbone's where that is trained; set where they are to be counted. seconds, flops:
+    spent so far; None: not known. stopped: why it was dropped, or "". finished: why it stopped early, or "".
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Learner(Timed):
         self.joint = backbone is not None
         self.in_bf16 = isinstance(training, BankRecipe) and training.precision == "bf16"
         trained = {f"head.{key}": (p, training.learning_rate) for key, p in head.named_parameters()}
-        trained |= {f"backbone.{key}": parameter_and_rate for key, parameter_and_rate in (backbone or {}).items()}
+        trained |= {f"backbone.{key}": with_rate for key, with_rate in (backbone or {}).items()}
         self.named = {key: parameter for key, (parameter, _) in trained.items()}
         self.optimizer = make_optimizer(trained, training)
         self.schedule = make_schedule(training, steps if share is None else len(share.updates))
@@ -75,14 +75,14 @@ class Learner(Timed):
         return float(self.optimizer.param_groups[0]["lr"])
 
     @property
-    def resting(self) -> bool:
-        """Whether it has stopped for good."""
+    def ended(self) -> bool:
+        """Whether it learns no more: it was dropped, or stopped early."""
         return bool(self.stopped or self.finished)
 
     def learn(self, states: States, batch: Batch, task: Task, step: int, runtime: Runtime = CPU) -> None:
-        """Learns from one batch, in its share of it; its values never change again once loss or gradient are not
-        finite. `fetch_losses` then finds out."""
-        if self.resting or not len(batch.index):
+        """Learns from one batch. Once loss or gradient are not finite its values never change again; `fetch_losses`
+        then ends it."""
+        if self.ended or not len(batch.index):
             return
         with self.timed(runtime):
             loss = self._loss(states, batch, task, (step,), runtime)
@@ -97,8 +97,8 @@ class Learner(Timed):
     def gradient(
         self, states: States, batch: Batch, task: Task, part: tuple[int, int], weight: float, runtime: Runtime = CPU
     ) -> "Gradient":
-        """The gradient of a micro-batch's loss times `weight`; nothing is changed. part: the step, and which of it.
-        Of a backbone it can be asked once: that ends the graph of the states."""
+        """The gradient of a micro-batch's loss times `weight`; nothing is changed. part: the step, and the number of
+        the micro-batch. With a backbone only once per micro-batch: the graph of the states is freed."""
         with self.timed(runtime):
             if self.share is not None:
                 states, batch = self.share.of(states, batch)
@@ -117,21 +117,21 @@ class Learner(Timed):
         self._update(step)
 
     @torch.no_grad()
-    def judge(self, states: States, batch: Batch, task: Task, step: int, runtime: Runtime = CPU) -> None:
-        """Computes the loss alone. Checks the last update, which no later step would reveal."""
-        if not self.resting:
+    def observe_loss(self, states: States, batch: Batch, task: Task, step: int, runtime: Runtime = CPU) -> None:
+        """Computes the loss without learning: it shows whether the last update broke something."""
+        if not self.ended:
             self._observe("loss", self._loss(states, batch, task, (step,), runtime), step)
 
     def receive(self, observation: "Observation", value: float) -> None:
         """Receives a value from the device; stops if it is not finite."""
         if observation.what == "loss":
             self.loss = value
-        if not self.resting and not math.isfinite(value):
+        if not self.ended and not math.isfinite(value):
             self._stop(observation.what, value, observation.step)
 
     def check(self, loss: float, step: int, patience: int) -> None:
-        """Takes its loss on the tune set: keeps its values if it is the lowest yet, and stops after `patience` checks
-        that were not. A check without an update since the last one is not counted. 0: it never stops for that."""
+        """Receives its loss on the tune set: keeps its values if it is the lowest yet, and ends after `patience` checks
+        without a lower one (0: never). A check without an update since the last one is not counted."""
         if not math.isfinite(loss):
             self._stop("loss on tune", loss, step)
         elif not patience:
@@ -144,7 +144,7 @@ class Learner(Timed):
                 self.finished = f"no better on tune at step {step} than {self.best.loss:.4f} at step {self.best.step}"
         self.best.moved = False
 
-    def take_best(self) -> None:
+    def restore_best(self) -> None:
         """Restores its values at the lowest loss on the tune set, if there was a check."""
         current = self._values()
         for key, value in self.best.values.items():
@@ -177,7 +177,7 @@ class Learner(Timed):
         gradients = [p.grad for p in self.named.values() if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
         if gradients:
-            # An update that the fused kernels leave out by themselves, so that nobody waits to decide it.
+            # The fused kernels skip the update themselves where this is 1, so the CPU need not wait for it.
             self.optimizer.found_inf = self._observe("gradient", norm, step)  # type: ignore[attr-defined]
         if self.clip:
             nn.utils.clip_grads_with_norm_(self.named.values(), self.clip, norm)

@@ -1,4 +1,4 @@
-"""The one training loop. It can be killed at any step and resumes with the same results, bit for bit."""
+"""The training loop of backbones and heads. Killed at any step, it resumes with the same results, bit for bit."""
 
 import json
 import time
@@ -50,7 +50,7 @@ class Job:
 
     @property
     def result(self) -> Path:
-        """Where a bank is saved."""
+        """The file of a trained bank."""
         return self.directory / f"{self.name}.safetensors"
 
     @property
@@ -151,7 +151,7 @@ def fit(learners: Sequence[Learner], feed: Feed, plan: Plan, runtime: Runtime = 
                     fetch_losses(own_learners)
             progress.advance(tokens[step], _status(own_learners, step + 1, len(batches)))
             plan.at_step(step + 1)
-            busy = not all(learner.resting for learner in own_learners)
+            busy = not all(learner.ended for learner in own_learners)
             due = runtime.is_main and time.monotonic() - saved >= pause and step + 1 < len(batches)
             busy, due = runtime.any([busy, due])  # all fetch losses at the same steps, and so drop the same heads
             if not busy:
@@ -185,7 +185,7 @@ def _step(learners: Sequence[Learner], feed: Feed, plan: Plan, step: int, judge:
             with torch.no_grad():
                 batch_and_states = compute_states()
         for learner in learners:
-            learner.judge(batch_and_states[1], batch_and_states[0], plan.task, step + 1, runtime)
+            learner.observe_loss(batch_and_states[1], batch_and_states[0], plan.task, step + 1, runtime)
 
 
 def _learn(learners: Sequence[Learner], states: States, batch: Batch, task: Task, step: int, runtime: Runtime) -> None:
@@ -200,7 +200,7 @@ def _learn(learners: Sequence[Learner], states: States, batch: Batch, task: Task
 def _count(learners: Sequence[Learner], windows: Windows, index: NDArray[np.int64]) -> None:
     """Adds the FLOPs of a step to every learner that still learns."""
     for learner in learners:
-        if not learner.resting:
+        if not learner.ended:
             read = index if learner.share is None else index[learner.share.contains[index]]
             learner.flops = added(learner.flops, learner.work.train, windows.lengths[read])
 
@@ -208,17 +208,17 @@ def _count(learners: Sequence[Learner], windows: Windows, index: NDArray[np.int6
 @contextmanager
 def reporting(learners: Sequence[Learner], journal: Journal) -> Iterator[None]:
     """Notes in the journal which learners stop within the block, and why."""
-    before = [learner for learner in learners if not learner.resting]
+    before = [learner for learner in learners if not learner.ended]
     yield
     for learner in before:
-        if learner.resting:
+        if learner.ended:
             how = "is dropped" if learner.stopped else "stops early"
             journal.note(f"{learner.name} {how}: {learner.stopped or learner.finished}")
 
 
 def _status(learners: Sequence[Learner], step: int, steps: int) -> dict[str, object]:
     """Step, losses and learning rates, for the log."""
-    learning = [learner for learner in learners if not learner.resting]
+    learning = [learner for learner in learners if not learner.ended]
     losses = {learner.name: round(learner.loss, 4) for learner in learning}
     rates = {learner.name: float(f"{learner.rate:.4g}") for learner in learning}
     return {"step": step, "of": steps, "loss": losses, "learning_rate": rates}
@@ -304,7 +304,7 @@ class EarlyStop:
         """Checks every learner that still learns."""
         with reporting(self.learners, self.journal):
             fetch_losses(self.learners)
-        learning = [learner for learner in self.learners if not learner.resting]
+        learning = [learner for learner in self.learners if not learner.ended]
         with reporting(learning, self.journal):
             losses = self._losses(learning)
             for learner in learning:
@@ -314,7 +314,7 @@ class EarlyStop:
                     step, {learner.name: losses[learner.name] for learner in learning if not learner.stopped}
                 )
                 for learner in learning:
-                    if not learner.resting:
+                    if not learner.ended:
                         learner.finished = pruned.get(learner.name, "")
 
     @torch.no_grad()

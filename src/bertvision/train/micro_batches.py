@@ -40,7 +40,7 @@ def learn_in_parts(
     a mean over all windows, are added as a binary tree over the micro-batches, of which a process has one branch.
     """
     parts = [index[part :: runtime.accumulate] for part in range(runtime.accumulate)]
-    learning = [learner for learner in learners if not learner.resting]
+    learning = [learner for learner in learners if not learner.ended]
     rows = [[learner.window_count(windows) for windows in parts] for learner in learning]
     sums = [Tree() for _ in learning]
     for part in branch(runtime):

@@ -18,8 +18,9 @@ from bertvision.train.cells import Cells, last_stage
 from bertvision.train.progress import Journal
 from bertvision.train.run_dir import RunDir
 from bertvision.train.run_results import runtime_of
-from bertvision.train.search import Outcomes, Round, Search
+from bertvision.train.search import Search
 from bertvision.train.tap import Tap
+from bertvision.train.trials import Outcomes, Round
 from bertvision.train.workers import PATIENCE, Piece, PiecesView, WorkerDied, run_pieces
 
 PROBE = ".probe"  # a file that proves that driver and workers see the same folder
@@ -34,7 +35,8 @@ _taps: dict[tuple[str, tuple[Any, ...]], Tap] = {}  # the last that this worker 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSetup:
-    """Where and how the workers of a job work. token: what the probe in `run` holds, new for every driver."""
+    """What a worker needs to know: the run, the working directory, threads and code. token: content of the probe file
+    in `run`, new for every driver."""
 
     run: str
     token: str
@@ -110,7 +112,7 @@ class RayTasks:
         return True
 
     def start(self, piece: Piece) -> Any:
-        # Ray does not retry: `fill` does, and says so.
+        # Ray does not retry: `run_pieces` does, and reports it.
         options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_retries": 0, "name": piece.id}
         handle = self.task.options(**options).remote(self.setup, self.do, piece)
         self.running[handle] = piece
@@ -150,6 +152,7 @@ def _refuse_silent(address: str) -> None:
 
 
 def _connect(address: str) -> Any:
+    """The module ray, connected to a cluster."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if not address:
         os.environ.update(LOCAL)  # before it is imported
@@ -271,6 +274,7 @@ def search_on_ray(search: Search, options: dict[str, Any]) -> list[dict[str, Any
         pool = RayTasks(study.directory, do_search, study.journal, **options)
 
     def do_round(trial_round: Round) -> Outcomes:
+        """Has the pool do a round in parts; the outcomes of all."""
         begun = [int(part.name.rpartition("-")[2]) for part in trial_round.parts.glob("*-of-*")]
         world = (
             begun[0] if begun else max(1, min(pool.slots, len(trial_round.trials)))

@@ -149,7 +149,7 @@ def scored_splits(also: str) -> tuple[str, ...]:
 
 
 def planned_stages(run: RunDir, tokens: Mapping[str, int]) -> list[Stage]:
-    """Everything that `Study.run` does, in its order."""
+    """The stages of `Study.run`, in their order."""
     recipe, scored, stages = run.recipe(), run.scored(), []
     for seed in recipe.seeds:
         size = round(recipe.finetune.epochs * tokens["train"])

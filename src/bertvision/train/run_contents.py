@@ -90,17 +90,16 @@ def read_contents(run: "RunDir") -> Contents:
         run.path,
         is_run or bool(scores),
         scores,
-        [entry for table in comparison_files for entry in table.get("comparisons", [])],
-        [entry for table in comparison_files for entry in table.get("equal_cost", [])],
-        recipe,
-        recipe_text or "",
-        facts,
-        _read_json(run.analysis_file, {}, problems) or {},
-        _rows(run.ensemble_file, problems, lambda seed_rows: seed_rows.get("test", [])),
-        read_losses(run.log_file),
-        {},
-        list(comparison_files[0].get("variants", [])),
-        list(dict.fromkeys(problems)),
+        comparisons=[entry for file in comparison_files for entry in file.get("comparisons", [])],
+        equal_cost=[entry for file in comparison_files for entry in file.get("equal_cost", [])],
+        between=list(comparison_files[0].get("variants", [])),
+        recipe=recipe,
+        recipe_text=recipe_text or "",
+        facts=facts,
+        analysis=_read_json(run.analysis_file, {}, problems) or {},
+        ensemble=_rows(run.ensemble_file, problems, lambda contents: contents.get("test", [])),
+        losses=read_losses(run.log_file),
+        problems=list(dict.fromkeys(problems)),  # last: reading adds to them
     )
     return replace(contents, variants=_variants(contents, type(run)))
 
@@ -132,10 +131,8 @@ def _variants(whole: Contents, run: "type[RunDir]") -> dict[str, Contents]:
     variants = {}
     for name in names:
         directory = whole.path / str(directories.get(name, name))
-        is_inside = (
-            directory.is_dir() and directory.resolve().parent == whole.path.resolve()
-        )  # a name may not lead elsewhere
-        contents = read_contents(run(directory)) if is_inside else Contents(directory)
+        is_child = directory.is_dir() and directory.resolve().parent == whole.path.resolve()  # not `../elsewhere`
+        contents = read_contents(run(directory)) if is_child else Contents(directory)
         rows = contents.scores or [replace(row, variant="") for row in whole.scores if row.variant == name]
         comparisons = contents.comparisons or [entry for entry in whole.comparisons if entry.get("variant") == name]
         equal_cost = contents.equal_cost or [entry for entry in whole.equal_cost if entry.get("variant") == name]
@@ -145,10 +142,11 @@ def _variants(whole: Contents, run: "type[RunDir]") -> dict[str, Contents]:
 
 
 def _greedy_rows(greedy: Any) -> list[Any]:
+    """The rows in the contents of greedy.json."""
     return [row for ensemble in greedy.get("ensembles", []) for row in ensemble.get("test", [])]
 
 
-def _rows(path: Path, problems: list[str], pick: Callable[[Any], Any] = lambda sound: sound) -> list[Score]:
+def _rows(path: Path, problems: list[str], pick: Callable[[Any], Any] = lambda contents: contents) -> list[Score]:
     """The sound score rows of a file, as `pick` finds them in its JSON."""
     if (value := _load(path, problems)) is NOTHING:
         return []
@@ -171,6 +169,7 @@ def _rows(path: Path, problems: list[str], pick: Callable[[Any], Any] = lambda s
 
 
 def _first_places(lost: list[str]) -> str:
+    """The first places of what was lost, and how many more there are."""
     more = f" and {len(lost) - NAMED} more" if len(lost) > NAMED else ""
     return ", ".join(lost[:NAMED]) + more
 

@@ -1,4 +1,4 @@
-"""The directory of a run: paths, score rows, facts, digests. No other code knows how a run lies on disk.
+"""The directory of a run: paths, score rows, facts, digests. No other code knows the layout of a run on disk.
 
 RUN/ recipe.toml, study.json (facts), log.jsonl, metrics.json (all score rows), comparisons.json, greedy.json,
 ensemble.json, analysis.json, depth.*, report.*, reader/, states/, search/, tensorboard/, trackio/; per seed: seed-N/
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from bertvision import __version__, toml
-from bertvision.devices import peak_memory
+from bertvision.devices import memory, peak_memory
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import Ensemble
 from bertvision.evaluate.score import Cost, Score
@@ -44,7 +44,7 @@ def file_name(name: str, where: str = "heads") -> str:
 
 
 def checked(part: str, what: str, way_out: str = "choose another name") -> str:
-    """One part of a path made from a name, unchanged; UserError, beginning with `what`, if it must not be one."""
+    """A name, if it may be one part of a path; else a UserError that begins with `what`."""
     if not part or part.startswith("."):  # `..`, hidden files, and names that `claim` removes
         raise UserError(f"{what} {'begins with a dot' if part else 'is empty'}; {way_out}")
     if (size := len(part.encode(errors="surrogateescape"))) > LONGEST:
@@ -322,7 +322,6 @@ def _now() -> str:
 
 def _environment() -> dict[str, Any]:
     """Versions and machine."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
     own = {"python": platform.python_version(), "bertvision": __version__}
     return {
         "versions": own | {name: version(name) for name in PACKAGES},
@@ -331,6 +330,6 @@ def _environment() -> dict[str, Any]:
             "processor": platform.machine(),
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
-            "memory_gib": round(memory / 2**30),
+            "memory_gib": round(memory() / 2**30),
         },
     }

@@ -233,7 +233,7 @@ class StoredResults:
 
 
 def runtime_of(run: RunDir, device: str = "", alone: bool = False) -> Runtime:
-    """Where a run computes. device: another than its recipe's. alone: without other processes. What `auto` found for
+    """The runtime of a run. device: another than its recipe's. alone: without other processes. What `auto` found for
     the precision stays."""
     runtime = run.recipe().runtime
     return start_runtime(replace(runtime, device=device or runtime.device), run.facts().get("runtime", {}), alone)

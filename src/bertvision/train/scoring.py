@@ -88,7 +88,7 @@ def predict(
                 collector.add(batch, logits)
                 progress.advance(batch.tokens)
     result = collector.finish() if runtime.is_main else Pass({}, {})
-    reasons = runtime.tell([result.dropped.get(member, "") for member in needed])  # the same in all processes
+    reasons = runtime.broadcast([result.dropped.get(member, "") for member in needed])  # the same in all processes
     dropped = {member: why for member, why in zip(needed, reasons) if why}
     flops = {ensemble: _flops(backbone, ensemble, heads, windows) for ensemble in result.predictions}
     return replace(result, dropped=dropped, flops=flops)
@@ -103,6 +103,7 @@ class _BatchLogits:
 
 
 def _batch_logits(batch: Batch, source: Source, heads: Mapping[Member, Head], runtime: Runtime) -> _BatchLogits:
+    """The logits of a batch, with the time that states and heads took."""
     began = clock()
     states = source(batch)
     runtime.synchronize()
@@ -128,7 +129,7 @@ def _gathered(own: Sequence[_BatchLogits], runtime: Runtime) -> list[_BatchLogit
 
 
 def _flops(backbone: Backbone, ensemble: Ensemble, heads: Mapping[Member, Head], windows: Windows) -> int | None:
-    """Of predicting a set with an ensemble: the encoder once, and every head."""
+    """FLOPs of predicting a set with an ensemble: the encoder once, and every head."""
     shape = backbone.layers, backbone.width
     reads = together((heads[member].reads for member in ensemble.members), backbone.layers)
     works = [encoder_work(backbone.model, reads), *(head_work(heads[member], *shape) for member in ensemble.members)]
@@ -191,6 +192,7 @@ class _PassCollector:
         return replace(ensemble, how=how).blend([logs[member] for member in ensemble.members])
 
     def finish(self) -> Pass:
+        """The predictions, logits and losses of the whole set, and the seconds of each ensemble alone."""
         predictions = {}
         for ensemble in self.ensembles:
             with _timed(self.ensemble_seconds, ensemble):
@@ -206,6 +208,7 @@ class _PassCollector:
         return Pass(predictions, seconds, logits, self.dropped, losses=losses)
 
     def _drop(self, member: Member) -> None:
+        """Drops a head whose logits are not finite, and the ensembles with it; for the backbone's own a UserError."""
         if member.kind == "backbone":
             raise UserError(f"{member.name}: its logits are not finite; tune it again with a lower learning rate")
         self.dropped[member] = "its logits are not finite; a lower learning rate may help"

@@ -3,9 +3,7 @@
 import dataclasses
 import hashlib
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.states import spelt
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import Ensemble, Member
-from bertvision.files import fitting, read_json, remove, write_json, write_text
+from bertvision.files import read_json, remove, write_json, write_text
 from bertvision.heads import build_head
 from bertvision.train.bank import HeadBank, bank_feeds, train_bank
 from bertvision.train.feed import Feeds
@@ -26,10 +24,9 @@ from bertvision.train.loop import Job, plan_batches
 from bertvision.train.progress import Stage, planned_stages
 from bertvision.train.scoring import Pass, Setting, predict
 from bertvision.train.study import Study
-from bertvision.train.trials import State, Trial, Trials
+from bertvision.train.trials import Outcomes, Round, State, Trial, Trials
 
 STATES = "states"  # of all rounds, where they are stored; removed in the end
-Outcomes = dict[str, dict[str, Any]]  # by name of a trial, what `Trials.add` takes: state, score, losses, about
 
 
 class Search:
@@ -131,6 +128,7 @@ class Search:
         last_step = len(plan_batches(windows, self.recipe.bank, self.seed, feeds.selection.lengths(windows)))
 
         def prune(step: int, losses: Mapping[str, float]) -> dict[str, str]:
+            """Notes the losses of a check; {trial that goes no further: why}."""
             trial_round.losses[step] = dict(losses)
             pruned = [name for name in losses if self.trials.behind(trial_round.losses_of(name, step))]
             if step == last_step:  # what is trained to its end is scored
@@ -180,7 +178,7 @@ class Search:
         noted = len(self.trials) - trial_round.trials[0].number  # some may be, before a kill
         for trial in trial_round.trials[noted:]:
             outcome = outcomes[trial.name]
-            self.trials.add(trial, outcome["state"], outcome["score"], outcome["losses"], outcome["about"])
+            self.trials.add(trial, **outcome)
             score = {f"tune_{self.metric}": outcome["score"]}
             self.journal.log("trial", trial=trial.number, state=outcome["state"], **score)
 
@@ -241,57 +239,6 @@ class Search:
             tapped, rounds = self.study.run_dir.states, -(-self.wanted // self.size)
             self._feeds[key] = bank_feeds(bank, self.backbone, self.recipe.bank, job, tapped=tapped, rounds=rounds)
         return self._feeds[key]
-
-
-@dataclass
-class Round:
-    """Trials that are trained together. losses: {step: {trial: loss on tune}}; pruned: {trial: why it goes no further}.
-
-    All of it is in the file at `path`; the bank lies beside it until its trials are noted.
-    """
-
-    path: Path
-    trials: list[Trial]
-    losses: dict[int, dict[str, float]] = field(default_factory=dict)
-    pruned: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, path: Path) -> "Round":
-        contents = read_json(path, "round of a search")
-        with fitting(path, "round of a search"):
-            trials = [Trial(**trial) for trial in contents["trials"]]
-            losses = {int(step): by_trial for step, by_trial in contents["losses"].items()}
-            return cls(path, trials, losses, contents["pruned"])
-
-    def take(self, outcomes: Outcomes) -> None:
-        """Notes losses and pruned trials of a round that others have done."""
-        for name, outcome in outcomes.items():
-            for step, loss in outcome["losses"].items():
-                self.losses.setdefault(step, {})[name] = loss
-            if outcome["state"] == "pruned":
-                self.pruned[name] = outcome["about"]["why"]
-        self.write()
-
-    def write(self) -> None:
-        trials = [dataclasses.asdict(trial) for trial in self.trials]
-        write_json(self.path, {"trials": trials, "losses": self.losses, "pruned": self.pruned}, durable=True)
-
-    @property
-    def name(self) -> str:
-        return f"trials {self.trials[0].number} to {self.trials[-1].number}"
-
-    @property
-    def bank(self) -> Path:
-        return self.path.with_suffix(".safetensors")
-
-    @property
-    def parts(self) -> Path:
-        """Where processes that share the round work."""
-        return self.path.with_suffix(".parts")
-
-    def losses_of(self, name: str, until: float = math.inf) -> dict[int, float]:
-        """{step: loss on tune} of a trial, up to a step."""
-        return {step: losses[name] for step, losses in self.losses.items() if name in losses and step <= until}
 
 
 def best_heads(rows: Sequence[Mapping[str, Any]], metric: str) -> tuple[dict[str, Any], ...]:

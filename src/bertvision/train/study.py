@@ -13,16 +13,17 @@ from bertvision import toml
 from bertvision.backbone.backbone import Backbone
 from bertvision.data.sources import is_synthetic
 from bertvision.errors import UserError
-from bertvision.files import claim, sync, write_json
+from bertvision.files import sync, write_json
 from bertvision.recipe import FinetuneRecipe, Recipe, has_heads, head_spec, load_recipe
-from bertvision.runtime import Runtime, is_main
+from bertvision.runtime import Runtime
 from bertvision.tasks import Dataset
+from bertvision.train import Run
 from bertvision.train.bank import HeadBank, at_fractions, bank_feeds, load_along, refuse_too_large, train_bank
 from bertvision.train.compare import write_analysis, write_comparisons
 from bertvision.train.ensembling import write_greedy
 from bertvision.train.finetune import NAME, Along, Checkpoint, finetune, head_shape, start_files
 from bertvision.train.loop import Job
-from bertvision.train.progress import Journal, heads_stage, planned_stages, tuning_stage
+from bertvision.train.progress import heads_stage, planned_stages, tuning_stage
 from bertvision.train.run_dir import Cell, RunDir
 from bertvision.train.run_results import (
     Members,
@@ -44,13 +45,12 @@ COSMETIC = ("seeds", "title", "paper", "snapshot_seconds", "search", "runtime.de
 NO_CHECKPOINT = -1.0  # in place of an epoch: tuned, but with the weights of no checkpoint
 
 
-class Study:
-    """A recipe and the directory it is run in; see `RunDir` for the files there. cell: the only one it works on."""
+class Study(Run):
+    """A recipe without variants, run in a directory: every seed tuned, its banks trained, all members scored."""
 
     def __init__(self, recipe: Recipe, directory: Path, *, quiet: bool = False, cell: str = "") -> None:
-        self.recipe, self.directory, self.run_dir = recipe, directory, RunDir(directory, recipe, cell)
-        main = is_main()
-        self.journal = Journal(self.run_dir.log_file if main else None, quiet=quiet or not main)
+        super().__init__(recipe, directory, quiet=quiet, cell=cell)
+        self.studies = {"": self}
         self.task = task_of(self.run_dir)
         self.stored = StoredResults(self.run_dir, self.task, self.members)
         self._encoder: Backbone | None = None  # in memory: untuned, or tuned by this recipe
@@ -63,19 +63,12 @@ class Study:
         return cls(RunDir.open(directory).recipe(), directory, quiet=quiet)
 
     @property
-    def studies(self) -> list["Study"]:
-        """This study alone; `VariantStudies` has several."""
-        return [self]
-
-    @property
     def finished(self) -> bool:
-        """Whether every checkpoint of every seed has scores."""
         return self.run_dir.scored() == self.run_dir.planned()
 
     def run(self) -> list[dict[str, Any]]:
-        """Everything that is not done yet; the rows of metrics.json."""
         self.begin()
-        if self.runtime.tell(self.finished and bool(self.run_dir.facts().get("finished"))):
+        if self.runtime.broadcast(self.finished and bool(self.run_dir.facts().get("finished"))):
             self.journal.say(f"{self.directory}: already finished; nothing to do")
         else:
             self.stored.refuse_other_sets(self.data)
@@ -112,20 +105,11 @@ class Study:
         """Tokens of one pass over each set."""
         return {split: int(data.windows.lengths.sum()) for split, data in self.data.items()}
 
-    def begin(self, elsewhere: bool = False) -> None:
-        """Claims the directory for this recipe; one with another recipe is refused. elsewhere: others will compute."""
-        if self.runtime.is_main:
-            self.refuse_other()
-            claim(self.directory)
-            self.run_dir.gather()
-            self.run_dir.write_recipe(self.recipe)
-            self.run_dir.start(self.finished)
-            if not self.finished and not elsewhere:  # else nothing is computed here
-                note_runtime(self.run_dir, self.runtime, self.journal)
-        self.runtime.wait()
+    def _note_facts(self, elsewhere: bool) -> None:
+        if not self.finished and not elsewhere:  # else nothing is computed here
+            note_runtime(self.run_dir, self.runtime, self.journal)
 
     def refuse_other(self) -> None:
-        """UserError if the directory holds a run of another recipe."""
         if not self.run_dir.recipe_file.is_file():
             return
         if changed := toml.differing_keys(self.recipe, load_recipe(self.run_dir.recipe_file), COSMETIC):
@@ -138,7 +122,7 @@ class Study:
         """The checkpoints of a seed; the backbone is tuned unless that is done."""
         recipe, checkpoints = self.recipe, self.checkpoints(seed)
         job = self._job(seed, NAME, tuning_stage(seed))
-        if self.runtime.tell(self.run_dir.is_tuned(seed)):
+        if self.runtime.broadcast(self.run_dir.is_tuned(seed)):
             if self.runtime.is_main:
                 job.clear()  # a kill may have come between the last checkpoint and this
             return checkpoints
@@ -159,7 +143,7 @@ class Study:
         """The bank of one checkpoint; it is trained unless that is done."""
         path = self.run_dir.bank(seed, epoch)
         job = self._job(seed, path.stem, heads_stage(epoch, seed))
-        if self.runtime.tell(path.exists() or not has_heads(self.recipe, epoch)):
+        if self.runtime.broadcast(path.exists() or not has_heads(self.recipe, epoch)):
             if self.runtime.is_main:
                 job.clear()
             return path
@@ -191,7 +175,7 @@ class Study:
     def score(self, seed: int, epoch: float) -> None:
         """Predicts tune and the reported sets with every member of one checkpoint, in a pass each; writes scores."""
         run, cell = self.run_dir, (seed, epoch)
-        if self.runtime.tell(run.scores_file(*cell).exists()):
+        if self.runtime.broadcast(run.scores_file(*cell).exists()):
             return
         self._refuse_changed(self.checkpoint(*cell))
         self.stored.refuse_other_sets(self.data)
@@ -246,10 +230,6 @@ class Study:
             self._loaded_checkpoint = seed, epoch
         return backbone
 
-    def rows(self) -> list[dict[str, Any]]:
-        """The rows of all cells done so far, as in metrics.json."""
-        return [row.to_json() for row in self.run_dir.rows()]
-
     @cached_property
     def data(self) -> dict[str, Dataset]:
         """The sets of the recipe, cut into windows."""
@@ -296,8 +276,7 @@ class Study:
         return digest.hexdigest()
 
     @cached_property
-    def runtime(self) -> Runtime:
-        """Device, precision and processes."""
+    def runtime(self) -> Runtime:  # type: ignore[override]
         return runtime_of(self.run_dir)
 
     @cached_property

@@ -6,88 +6,69 @@ from typing import Any
 
 from bertvision import toml
 from bertvision.errors import UserError
-from bertvision.files import claim
 from bertvision.recipe import Recipe, from_table, load_recipe
-from bertvision.runtime import is_main
+from bertvision.runtime import Runtime, is_main
+from bertvision.train import Run
 from bertvision.train.compare import join_comparisons
-from bertvision.train.progress import Journal, Stages, planned_stages
+from bertvision.train.progress import Stages, planned_stages
 from bertvision.train.run_dir import RunDir, file_name
 from bertvision.train.study import Study
 
 
-class VariantStudies:
-    """A study per variant of a recipe, each in a directory of its own; the same methods as a Study, as far as they
-    apply. Every variant is checked when the series is made: an error in the last shows before the first begins."""
+class VariantStudies(Run):
+    """A study for each variant of a recipe, each in a directory of its own. All variants are checked at once, so that
+    an error in the last is reported before the first begins."""
 
     def __init__(self, recipe: Recipe, directory: Path, *, quiet: bool = False) -> None:
-        self.recipe, self.directory, self.run_dir = recipe, directory, RunDir(directory, recipe)
-        main = is_main()
-        self.journal = Journal(self.run_dir.log_file if main else None, quiet=quiet or not main)
-        self.variants = {
+        super().__init__(recipe, directory, quiet=quiet)
+        self.studies = {
             name: Study(variant, directory / file_name(name, "variants"), quiet=quiet)
             for name, variant in variant_recipes(recipe).items()
         }
 
     @property
-    def studies(self) -> list[Study]:
-        return list(self.variants.values())
+    def runtime(self) -> Runtime:
+        return next(iter(self.studies.values())).runtime
 
     @property
     def finished(self) -> bool:
-        return all(study.finished for study in self.studies)
+        return all(study.finished for study in self.studies.values())
 
     def run(self) -> list[dict[str, Any]]:
-        """Every variant that is not done yet; the rows of metrics.json."""
         self.begin()
         self.plan()
-        for name, study in self.variants.items():
+        for name, study in self.studies.items():
             self.journal.say(f"{name}:")
             study.run()
             if is_main():
                 self.run_dir.write_metrics()
-                join_comparisons(self.run_dir, {each: self.variants[each].stored for each in self.variants})
+                join_comparisons(self.run_dir, {each: self.studies[each].stored for each in self.studies})
         if is_main():
-            self.run_dir.note_peak(max(study.run_dir.peak for study in self.studies))
+            self.run_dir.note_peak(max(study.run_dir.peak for study in self.studies.values()))
             self.run_dir.finish()
         return self.rows()
 
     def plan(self) -> None:
-        """Plans the stages of all variants, with the sizes of the first that is not done, until the others' data are
-        read."""
-        first = next((study for study in self.studies if not study.finished), None)
+        """Tells the journals the stages of all variants, with the sizes of the first unfinished one until the others'
+        data are read."""
+        first = next((study for study in self.studies.values() if not study.finished), None)
         if first is None:
             return
         first.begin()
         common = Stages()
-        for name, study in self.variants.items():
+        for name, study in self.studies.items():
             study.journal.stages, study.journal.part = common, name
             common.plan(planned_stages(study.run_dir, first.tokens), name)
 
-    def begin(self) -> None:
-        """Claims the directory. One that holds another run is refused, and so is one whose variants were others."""
-        if is_main():
-            self._claim()
-        self.studies[0].runtime.wait()
-
-    def _claim(self) -> None:
-        self.refuse_other()
-        claim(self.directory)
-        self.run_dir.gather()
-        self.run_dir.write_recipe(self.recipe)
-        self.run_dir.start(self.finished)
-        self.run_dir.add_facts(variants={name: study.directory.name for name, study in self.variants.items()})
+    def _note_facts(self, elsewhere: bool) -> None:
+        self.run_dir.add_facts(variants={name: study.directory.name for name, study in self.studies.items()})
 
     def refuse_other(self) -> None:
-        """UserError if the directory, or that of a variant, holds a run of another recipe."""
         path = self.run_dir.recipe_file
         if path.is_file() and not load_recipe(path).variants:
             raise UserError(f"{self.directory}: holds a run without variants; choose another --out, or delete it")
-        for study in self.studies:
+        for study in self.studies.values():
             study.refuse_other()
-
-    def rows(self) -> list[dict[str, Any]]:
-        """The rows of all variants done so far, each with its `variant`."""
-        return [row.to_json() for row in self.run_dir.rows()]
 
 
 def variant_recipes(recipe: Recipe) -> dict[str, Recipe]:

@@ -1,9 +1,11 @@
-"""The trials of a search; Optuna proposes the next ones and prunes those that fall behind."""
+"""The trials of a search and the rounds they are trained in; Optuna proposes trials and prunes the weak ones."""
 
+import dataclasses
 import hashlib
+import math
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,10 +18,11 @@ from bertvision.runtime import fold
 from bertvision.train.bank import unique_names
 
 HEAD = "head"  # the parameter that says which head of the recipe a trial varies
-GUIDED = 10  # a proposal that was tried before is asked for anew this often, then drawn blindly
-BLIND = 100  # and after so many of those there is nothing new left to try
+GUIDED = 10  # attempts at a proposal that was not tried before; after them it is drawn at random
+BLIND = 100  # attempts at random; after them there is nothing new left to try
 State = Literal["complete", "pruned", "dropped"]
-DIGITS = 3  # that a number drawn from a range keeps: more say nothing, and people read them
+Outcomes = dict[str, dict[str, Any]]  # by name of a trial, what `Trials.add` takes: state, score, losses, about
+DIGITS = 3  # significant digits of a number drawn from a range: more make no difference and are hard to read
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,57 @@ class Trial:
     @property
     def name(self) -> str:
         return str(self.head["name"])
+
+
+@dataclass
+class Round:
+    """Trials that are trained together. losses: {step: {trial: loss on tune}}; pruned: {trial: why it goes no further}.
+
+    All of it is in the file at `path`; the bank lies beside it until its trials are noted.
+    """
+
+    path: Path
+    trials: list[Trial]
+    losses: dict[int, dict[str, float]] = field(default_factory=dict)
+    pruned: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> "Round":
+        contents = read_json(path, "round of a search")
+        with fitting(path, "round of a search"):
+            trials = [Trial(**trial) for trial in contents["trials"]]
+            losses = {int(step): by_trial for step, by_trial in contents["losses"].items()}
+            return cls(path, trials, losses, contents["pruned"])
+
+    def take(self, outcomes: Outcomes) -> None:
+        """Notes losses and pruned trials of a round that others have done."""
+        for name, outcome in outcomes.items():
+            for step, loss in outcome["losses"].items():
+                self.losses.setdefault(step, {})[name] = loss
+            if outcome["state"] == "pruned":
+                self.pruned[name] = outcome["about"]["why"]
+        self.write()
+
+    def write(self) -> None:
+        trials = [dataclasses.asdict(trial) for trial in self.trials]
+        write_json(self.path, {"trials": trials, "losses": self.losses, "pruned": self.pruned}, durable=True)
+
+    @property
+    def name(self) -> str:
+        return f"trials {self.trials[0].number} to {self.trials[-1].number}"
+
+    @property
+    def bank(self) -> Path:
+        return self.path.with_suffix(".safetensors")
+
+    @property
+    def parts(self) -> Path:
+        """The directory of processes that share the round."""
+        return self.path.with_suffix(".parts")
+
+    def losses_of(self, name: str, until: float = math.inf) -> dict[int, float]:
+        """{step: loss on tune} of a trial, up to a step."""
+        return {step: losses[name] for step, losses in self.losses.items() if name in losses and step <= until}
 
 
 class Trials:
@@ -159,6 +213,7 @@ class Trials:
         return defaults | {key: value for key, value in head.items() if key in defaults} | training
 
     def _distribution(self, kind: str, name: str) -> Any:
+        """Optuna's distribution of a parameter."""
         distributions = self.optuna.distributions
         if name == HEAD:
             return distributions.CategoricalDistribution(list(self.heads))
@@ -210,6 +265,7 @@ class Trials:
 
 
 def _draw(trial: Any, name: str, space: Choices | Range) -> Any:
+    """A value of a space, as Optuna's trial suggests it."""
     if isinstance(space, Choices):
         return trial.suggest_categorical(name, space.values)
     if space.whole:

@@ -52,11 +52,11 @@ class Pool(Protocol):
         ...
 
     def finished(self, handles: Sequence[Any], seconds: float) -> list[Any]:
-        """Those that have ended, after at most some seconds."""
+        """The handles of pieces that have ended, after at most some seconds."""
         ...
 
     def result(self, handle: Any) -> Any:
-        """The result. UserError if the piece failed, Died if its worker died."""
+        """The result. UserError if the piece failed, WorkerDied if its worker died."""
         ...
 
     def stop(self) -> None:
@@ -108,7 +108,7 @@ def run_on(cells: Cells, on: str, **how: Any) -> None:
     with cells.shared():
         if waiting := [cell for cell in cells.all if not cells.is_done(cell)]:
             pool = make_pool(on, cells, **how)
-            for run in {run.directory: run.run_dir for run in (cells.whole, *cells.whole.studies)}.values():
+            for run in {run.directory: run.run_dir for run in (cells.whole, *cells.whole.studies.values())}.values():
                 run.start(finished=False)  # the user's command, not a worker's
                 before = run.facts().get("cells", pool.facts)["threads"]
                 if before != pool.facts["threads"]:
@@ -116,7 +116,7 @@ def run_on(cells: Cells, on: str, **how: Any) -> None:
                 run.add_facts(cells=pool.facts)
             view = PiecesView(cells.whole.journal, "cells", len(cells.all), len(waiting), cells.stage)
             run_pieces(waiting, pool, view, cells.is_ready)
-    for study in cells.whole.studies:
+    for study in cells.whole.studies.values():
         study.runtime = CPU  # all is computed: the rest needs no device, which only the workers may have
     cells.whole.run()
 
@@ -228,6 +228,7 @@ class Processes:
         self.idle.clear()
 
     def _worker(self) -> "Worker":
+        """A new process that does cells."""
         run = self.cells.whole.run_dir
         words = ["cell", str(run.recipe_file), "--only", "-", "--out", str(run.path), "--json"]
         words += ["--threads", str(self.threads), "--patience", str(PATIENCE)]
