@@ -139,10 +139,10 @@ def _totals(prefix: str, exacts: Mapping[str, float], f1s: Mapping[str, float], 
     }
 
 
-def _need_all(wanted: Mapping[str, Any], given: Mapping[str, Any], what: str) -> None:
+def _need_all(wanted: Mapping[str, Any], given: Mapping[str, Any], noun: str) -> None:
     missing = [key for key in wanted if key not in given]
     if missing:
         raise UserError(
-            f"predictions: {len(missing)} of {len(wanted)} questions have no {what}, first {missing[0]!r}; "
+            f"predictions: {len(missing)} of {len(wanted)} questions have no {noun}, first {missing[0]!r}; "
             "give one for every question of the data"
         )
