@@ -118,7 +118,9 @@ class _Differences:
             difference = np.mean(
                 [np.sum([w * points.values for w, points in run], axis=0) for run in runs], axis=0
             )  # (Q, k)
-            differences += [metric.scale * flags * difference[:, metric.column] for metric, flags in zip(means.values(), kept)]
+            differences += [
+                metric.scale * flags * difference[:, metric.column] for metric, flags in zip(means.values(), kept)
+            ]
         self.differences = np.array(differences).reshape(len(differences), self.questions).T  # (Q, contrasts * means)
 
     def under(self, counts: Values) -> Values:

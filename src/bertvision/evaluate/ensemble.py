@@ -170,7 +170,11 @@ def greedy_selection(
     chosen: Counter[T] = Counter()
     best = -math.inf
     for _ in range(MOST):
-        allowed = [candidate for candidate in candidates if (repeats and chosen != Counter([candidate])) or candidate not in chosen]
+        allowed = [
+            candidate
+            for candidate in candidates
+            if (repeats and chosen != Counter([candidate])) or candidate not in chosen
+        ]
         scored = [(score(_shares(chosen + Counter([candidate]))), candidate) for candidate in allowed]
         if not scored:
             break

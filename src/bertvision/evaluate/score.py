@@ -60,7 +60,9 @@ def join_costs(costs: Mapping[Member, Cost]) -> Cost:
     tuning = first.tuning_seconds or 0.0
     feeds = [cost.feed_flops for cost in costs.values()]
     shared_flops = None if None in feeds else max(feed or 0 for feed in feeds)
-    flops = total_flops([shared_flops, *(cost.head_flops for cost in costs.values()), *(-(feed or 0) for feed in feeds)])
+    flops = total_flops(
+        [shared_flops, *(cost.head_flops for cost in costs.values()), *(-(feed or 0) for feed in feeds)]
+    )
     return Cost(
         (first.parameters or 0) + added,
         (first.total_parameters or 0) + added,
@@ -176,7 +178,9 @@ def pareto_front(cost: Sequence[float], score: Sequence[float]) -> NDArray[np.bo
     front = np.zeros(len(costs), bool)
     comparable = np.flatnonzero(np.isfinite(costs) & np.isfinite(scores))
     best = -math.inf  # the highest score at any lower cost
-    order = comparable[np.lexsort((-scores[comparable], costs[comparable]))]  # cheapest first; of equal cost the best first
+    order = comparable[
+        np.lexsort((-scores[comparable], costs[comparable]))
+    ]  # cheapest first; of equal cost the best first
     for group in np.split(order, np.flatnonzero(np.diff(costs[order])) + 1):
         if len(group) and scores[group[0]] > best:
             best = scores[group[0]]

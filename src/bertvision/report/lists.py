@@ -65,16 +65,16 @@ def cell_lines(rows: Sequence[Mapping[str, Any]], device: str) -> list[str]:
     return lines
 
 
-def budget_lines(found: Mapping[str, Any]) -> list[str]:
+def budget_lines(budget: Mapping[str, Any]) -> list[str]:
     """The output of `bertvision forecast`: a line per cell, the total, the ways to use several devices, assumptions."""
-    device, total, walls = found["device"], found["total"], found["wall_hours"]
+    device, total, walls = budget["device"], budget["total"], budget["wall_hours"]
     rates = ", ".join(f"{name} {rate:.3g}" for name, rate in device["tflops"].items())
     lines = [
         f"{device['count']} {device['name']}: TFLOP/s {rates} ({device['source']}), reached {device['efficiency']:g}",
         f"{'cell':32} {'windows':>11} {'tokens':>14} "
         + " ".join(f"{name:>9}" for name in ("FLOPs", "store", "memory", "hours", "$", "measured")),
     ]
-    for row in [*found["cells"], {"id": "total, one device", **total}]:
+    for row in [*budget["cells"], {"id": "total, one device", **total}]:
         measured = row.get("measured_hours")
         lines.append(
             f"{row['id'][:32]:32} {row['windows']:11,} {row['tokens']:14,} {row['flops']:9.2e} "
@@ -82,17 +82,17 @@ def budget_lines(found: Mapping[str, Any]) -> list[str]:
             f"{row['dollars']:9.2f} {'' if measured is None else f'{measured:.3g}'}".rstrip()
         )
         lines += [
-            f"    {part:28} {'':26} {one['flops']:9.2e} {'':19} {one['seconds'] / 3600:9.3g}"
-            for part, one in row.get("parts", {}).items()
-            if one["flops"] and len(found["cells"]) <= 8
+            f"    {part:28} {'':26} {work['flops']:9.2e} {'':19} {work['seconds'] / 3600:9.3g}"
+            for part, work in row.get("parts", {}).items()
+            if work["flops"] and len(budget["cells"]) <= 8
         ]
     if device["count"] > 1:
         ways = {"cells": "a cell per device at a time", "torchrun": "all devices share each cell"}
         lines += [
-            f"{device['count']} devices, {text}: {walls[way]:.3g} hours, ${found['wall_dollars'][way]:.2f}"
+            f"{device['count']} devices, {text}: {walls[way]:.3g} hours, ${budget['wall_dollars'][way]:.2f}"
             for way, text in ways.items()
         ]
-    return [*lines, *(f"note: {note}" for note in found["notes"])]
+    return [*lines, *(f"note: {note}" for note in budget["notes"])]
 
 
 @contextmanager
