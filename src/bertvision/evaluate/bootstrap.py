@@ -19,6 +19,10 @@ class Points:
     values: Values
     metrics: Mapping[str, Callable[[Values], float]]
 
+    def scores(self) -> dict[str, float]:
+        """{metric: percentage} over all examples."""
+        return {name: metric(self.values) for name, metric in self.metrics.items()}
+
 
 Contrast = Sequence[tuple[float, Points]]  # a difference: the sum of weight times score
 
