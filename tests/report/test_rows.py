@@ -10,7 +10,7 @@ from rich.console import Console
 
 from bertvision.evaluate.bootstrap import Interval
 from bertvision.evaluate.ensemble import BEST, GREEDY
-from bertvision.report.findings import expected_layer, gains_of_layers
+from bertvision.report.analysis import expected_layer, gains_of_layers
 from bertvision.report.grid import main_grid, member_grid, paper_grid
 from bertvision.report.lists import print_heads, print_trials
 from bertvision.report.reading import unscored

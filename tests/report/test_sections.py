@@ -6,7 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from bertvision.evaluate.ensemble import BEST, GREEDY
-from bertvision.report.findings import analysis_sections, marked_passage, probe_blocks
+from bertvision.report.analysis import analysis_sections, marked_passage, probe_blocks
 from bertvision.report.page import compose
 from bertvision.report.render import Album
 from bertvision.report.rows import Metric, main_rows

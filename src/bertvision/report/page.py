@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bertvision.report import TEXTS
-from bertvision.report.findings import analysis_sections, probe_blocks
+from bertvision.report.analysis import analysis_sections, probe_blocks
 from bertvision.report.grid import paper_grid
 from bertvision.report.reading import Study, read_study
 from bertvision.report.render import Album, Badge, Block, Report, Section, notes, write_files

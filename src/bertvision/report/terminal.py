@@ -11,7 +11,7 @@ from rich.text import Text
 
 from bertvision.evaluate.score import Score
 from bertvision.report import TEXTS
-from bertvision.report.findings import agreement_grid, group_grids, number_grid, published_grid
+from bertvision.report.analysis import agreement_grid, group_grids, number_grid, published_grid
 from bertvision.report.grid import Grid, main_grid
 from bertvision.report.reading import Study
 from bertvision.report.rows import Entry, Row, sources, summarise
