@@ -101,9 +101,8 @@ def _draw_panel(axes: Axes, panel: Panel, cost: Metric, look: Mapping[str, tuple
         axes.plot(ends, [line[-1][1]] * 2, "--", color=GREY, linewidth=1.2, alpha=0.7)
     for row in backbone:  # beside the line; the first is close to the axis
         offset, side = ((5, -11), "left") if row is backbone[0] else ((-6, 4), "right")
-        axes.annotate(
-            f"epoch {row.epoch:g}", point_of[id(row)], offset, textcoords="offset points", ha=side, fontsize=8
-        )
+        label = f"epoch {row.epoch:g}"
+        axes.annotate(label, point_of[id(row)], offset, textcoords="offset points", ha=side, fontsize=8)
     for row in others:
         (x, y), (colour, marker) = point_of[id(row)], look[row.name]
         if row.epoch in starts:
@@ -137,7 +136,7 @@ def front_figure(panel: Panel, cost: Metric) -> Figure:
     """The metric against a cost; the Pareto front is a line of larger, numbered points, named below. Published results
     are open marks."""
     rows, metric = panel.rows, panel.metric
-    costs, scores = (np.array([row.scores[index.key].mean for row in rows]) for index in (cost, metric))
+    costs, scores = (np.array([row.scores[key].mean for row in rows]) for key in (cost.key, metric.key))
     front = pareto_front(costs.tolist(), scores.tolist())
     best = np.flatnonzero(front)[np.argsort(costs[front], kind="stable")].tolist()
     figure, axes = _canvas(3.7 + 0.19 * len(best))
@@ -177,7 +176,7 @@ def score_figure(rows: Sequence[Row], metric: Metric, paper: Sequence[Entry] = (
     if by_share:
         for row in sorted((row for row in scored if row.role == "head"), key=lambda row: row.fraction):
             lines.setdefault(row.family, []).append(row)
-        lines = {name: rows_ for name, rows_ in lines.items() if len(rows_) > 1}
+        lines = {name: points for name, points in lines.items() if len(points) > 1}
         level = next((row.scores[metric.key].mean for row in scored if row.role == "backbone"), None)
         return _line_figure(lines, metric, "share of the training set", paper, level)
     variants = list(dict.fromkeys(row.variant for row in scored))
@@ -260,12 +259,11 @@ def layer_figure(weights: Mapping[str, Sequence[float]]) -> Figure:
     columns = matrix.shape[1]
     present = np.isfinite(matrix)
     line, column = np.nonzero(present)  # (cells,) each
-    colours = colormaps["cividis"](
-        Normalize(0.0, float(matrix[present].max(initial=0.0)))(matrix[present])
-    )  # (cells, 4)
+    weight = matrix[present]  # (cells,)
+    colours = colormaps["cividis"](Normalize(0.0, float(weight.max(initial=0.0)))(weight))  # (cells, 4)
     axes.barh(line, 0.96, height=CELL_HEIGHT, left=column - 0.48, color=colours)
     if columns <= 13:  # more leave no room for numbers
-        for y, x, value, colour in zip(line.tolist(), column.tolist(), matrix[present], colours):
+        for y, x, value, colour in zip(line.tolist(), column.tolist(), weight, colours):
             ink = "#000000" if colour[:3].mean() > 0.5 else "#ffffff"
             axes.text(x, y, f"{value:.2f}".removeprefix("0"), ha="center", va="center", fontsize=8, color=ink)
     for number, name in enumerate(weights):
@@ -300,15 +298,15 @@ def _line_figure(
             colour, marker = looks(len(variants))[variants.index(rows[0].variant)][0], MARKERS[ROLES.index(role)]
         else:
             colour, marker = (GREY, "o") if role == "backbone" else looks(len(others))[others.index(rows)]
-        x, means = [position(row) for row in rows], [spread.mean for spread in spreads]
+        xs, means = [position(row) for row in rows], [spread.mean for spread in spreads]
         if any(spread.sd for spread in spreads):
             low, high = ([spread.mean + sign * (spread.sd or 0.0) for spread in spreads] for sign in (-1, 1))
-            axes.fill_between(x, low, high, color=colour, alpha=0.1, linewidth=0)
+            axes.fill_between(xs, low, high, color=colour, alpha=0.1, linewidth=0)
         look: dict[str, Any] = {"color": colour, "marker": marker, "linewidth": 2.6 if role == "backbone" else 1.4}
-        drawn += axes.plot(x, means, "--" if role == "ensemble" else "-", markersize=4.5, **look)
-        for x_, entry in zip(x, published[name]):
+        drawn += axes.plot(xs, means, "--" if role == "ensemble" else "-", markersize=4.5, **look)
+        for x, entry in zip(xs, published[name]):
             if is_number(entry.get(metric.key)):
-                _draw_published(axes, x_, entry[metric.key], marker, colour)
+                _draw_published(axes, x, entry[metric.key], marker, colour)
     drawn += [axes.axhline(level, color=GREY, linewidth=2.6)] if level is not None else []
     drawn += [PUBLISHED] if shown else []
     points = sorted({position(row) for rows in lines.values() for row in rows})
