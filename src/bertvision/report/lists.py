@@ -11,6 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
+from bertvision import toml
 from bertvision.files import readable
 
 
@@ -26,7 +27,9 @@ def print_heads(entries: Sequence[Mapping[str, Any]], layers: int, width: int, t
         options = Table.grid(padding=(0, 2))
         for option in entry["options"]:
             limit = f", {option['limit']}" if option["limit"] else ""
-            options.add_row(Text(f"{option['name']} = {_toml(option['default'])}"), Text(f"{option['type']}{limit}"))
+            options.add_row(
+                Text(f"{option['name']} = {toml.literal(option['default'])}"), Text(f"{option['type']}{limit}")
+            )
         if entry["options"]:
             console.print(Padding(options, (0, 0, 0, 4)))
         console.print()
@@ -40,16 +43,12 @@ def print_trials(rows: Sequence[Mapping[str, Any]], metric: str) -> None:
         table.add_column(heading, justify="left" if heading == "head" else "right")
     for row in sorted(rows, key=lambda row: -(row[f"tune_{metric}"] or 0.0)):
         score = row["state"] if row[f"tune_{metric}"] is None else f"{row[f'tune_{metric}']:.2f}"
-        words = [row["head"]["kind"], *(f"{k}={_toml(v)}" for k, v in row["head"].items() if k not in ("kind", "name"))]
+        words = [
+            row["head"]["kind"],
+            *(f"{k}={toml.literal(v)}" for k, v in row["head"].items() if k not in ("kind", "name")),
+        ]
         table.add_row(str(row["trial"]), Text(" ".join(words)), score, f"{row['parameters']:,}")
     Console(highlight=False).print(table)
-
-
-def _toml(value: Any) -> str:
-    """A default as in a recipe."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 def cell_lines(rows: Sequence[Mapping[str, Any]], device: str) -> list[str]:
