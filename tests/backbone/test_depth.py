@@ -1,25 +1,17 @@
 """An encoder stops at the highest layer that is read, in every family; its states are the same as if it went on."""
 
-import numpy as np
 import pytest
 import torch
 
+from backbone.test_split import batch_of
 from bertvision.backbone.anatomy import blocks
 from bertvision.backbone.backbone import Backbone
 from bertvision.backbone.checkpoint import load_tuned, save_tuned, start_from
 from bertvision.backbone.cpu_kernels import packed
 from bertvision.backbone.flops import encoder_work
 from bertvision.backbone.tuning import Tuning, apply
-from bertvision.data.batches import Batch
-from encoders import FAMILIES, tiny_batch
+from encoders import FAMILIES
 from runs import encoder
-
-
-def batch_of(backbone: Backbone) -> Batch:
-    """Three rows, the last with padding."""
-    made = tiny_batch(backbone.model, batch=3, tokens=9)
-    mask, none = made["attention_mask"].bool(), torch.zeros_like(made["input_ids"])
-    return Batch(np.arange(3), made["input_ids"], none, mask, torch.zeros(3, 2, dtype=torch.long))
 
 
 def ran(backbone: Backbone) -> list[int]:

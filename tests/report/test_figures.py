@@ -18,7 +18,7 @@ from bertvision.report.figures import (
     score_figure,
 )
 from bertvision.report.rows import Metric, with_intervals
-from report.rows import row, summarised
+from report.rows import comparison, row, summarised
 
 F1 = Metric("f1", "F1", 2)
 PRICE = Metric("parameters", "trained parameters", 0)
@@ -104,9 +104,9 @@ def test_a_score_against_its_cost_is_above_or_below_the_line_of_the_backbone():
         for epoch, (a, b, c, d) in known.items()
         for member, spent, f1 in (("backbone", a, b), ("pool", c, d))
     ]
-    place = {"checkpoint": 0.3, "member": "pool", "threshold_from": "tune", "metric": "f1", "seeds": [1]}
-    gap = {"difference": -2.5, "low": -4.0, "high": -1.0, "by": "train_seconds", "how": "interpolated", "epoch": 0.6}
-    panel = Panel("Threshold tuned", F1, with_intervals(summarised(rows), [], [place | gap]), [(70.0, 77.0)])
+    equal = {"by": "train_seconds", "how": "interpolated", "epoch": 0.6}
+    gap = comparison(-2.5, -4.0, -1.0, checkpoint=0.3, **equal)
+    panel = Panel("Threshold tuned", F1, with_intervals(summarised(rows), [], [gap]), [(70.0, 77.0)])
     figure = cost_figure([panel], seconds)
     drawn = [
         (line.get_linestyle(), list(map(float, line.get_xdata())), list(map(float, line.get_ydata())))

@@ -11,7 +11,7 @@ from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import GREEDY
 from bertvision.report.page import write_report
 from bertvision.report.sentences import summary_sentences
-from report.rows import summarised, with_ensemble
+from report.rows import comparison, summarised, with_ensemble
 
 RECIPE = """
 title = "Heads & <tails>"
@@ -147,7 +147,9 @@ def test_the_best_member_is_chosen_on_the_tuning_set_and_is_not_the_greedy_ensem
 
 
 def test_other_tasks_need_no_thresholds(tmp_path):
-    found = [with_ensemble({"member": name, "accuracy": one}) for name, one in (("backbone", 0.5), ("pool", 0.75))]
+    found = [
+        with_ensemble({"member": name, "accuracy": accuracy}) for name, accuracy in (("backbone", 0.5), ("pool", 0.75))
+    ]
     page = write(tmp_path, found, recipe=None)
     check_page(page)
     assert "At epoch 1 pool, the highest, has accuracy 0.7500 against 0.5000 for the backbone (+0.2500)." in page
@@ -176,9 +178,8 @@ def test_names_are_escaped_everywhere(tmp_path):
     error = {"question": evil, "context": f"so {evil} it is", "gold": [evil], "answers": {evil: evil}, "why": evil}
     agreement = {"members": [evil], "matrix": [[1.0]]}
     analysis = {"members": {evil: member}, "agreement": agreement, "errors": [error], "seed": evil}
-    known = {"checkpoint": 1.0, "member": evil, "threshold_from": "tune", "metric": "f1"}
     (tmp_path / "analysis.json").write_text(json.dumps(analysis), encoding="utf-8")
-    compared = {"comparisons": [known | {"difference": 1, "low": 0, "high": 2}]}
+    compared = {"comparisons": [comparison(1, 0, 2, evil)]}
     (tmp_path / "comparisons.json").write_text(json.dumps(compared))
     found = [row | {"variant": variant} for row in rows(head=evil) for variant in ("plain", evil)]
     for place, metrics in ((tmp_path, rows(head=evil)), (tmp_path / "variants", found)):
@@ -261,16 +262,15 @@ def test_a_damaged_file_costs_no_more_than_itself(name, content, says, tmp_path)
 
 
 def test_the_greedy_ensemble_stands_in_the_main_table_over_all_seeds(tmp_path):
-    found = rows(checkpoints=(1.0,))
-    base = [row for row in found if row["role"] == "backbone"]
-    mine = [with_ensemble(row | {"f1": row["f1"] + 3}, GREEDY) for row in base]
+    scores = rows(checkpoints=(1.0,))
+    base = [row for row in scores if row["role"] == "backbone"]
+    greedy = [with_ensemble(row | {"f1": row["f1"] + 3}, GREEDY) for row in base]
     absent = with_ensemble(base[0] | {"seed": 3, "f1": 0.0}, GREEDY)  # of a seed without scores
-    ensembles = [{"test": [row]} for row in [*mine, absent]]
-    about = {"checkpoint": 1.0, "member": GREEDY, "threshold_from": "tune", "metric": "f1", "seeds": [1, 2]}
-    compared = [about | {"difference": 3.0, "low": 1.25, "high": 4.5}]
+    ensembles = [{"test": [row]} for row in [*greedy, absent]]
+    compared = [comparison(3.0, 1.25, 4.5, GREEDY, seeds=[1, 2])]
     (tmp_path / "greedy.json").write_text(json.dumps({"ensembles": ensembles, "comparisons": compared}))
     paper = '[[paper]]\ncheckpoint = 1.0\nmember = "ensemble"\nf1 = 79.8\n'
-    write(tmp_path, found, RECIPE + paper)
+    write(tmp_path, scores, RECIPE + paper)
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     line = next(line for line in text.splitlines() if line.startswith(f"| 1 | {GREEDY} | **60.00 / 74.50**"))
     assert "| **75.00 ± 0.71** | **+3.00 (+1.25 to +4.50)** |" in line

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from bertvision.evaluate.bootstrap import Interval
 from bertvision.evaluate.ensemble import BEST, GREEDY
-from bertvision.report.findings import expected_layer, gains_of_layers
+from bertvision.report.analysis import expected_layer, gains_of_layers
 from bertvision.report.grid import main_grid, member_grid, paper_grid
 from bertvision.report.lists import print_heads, print_trials
 from bertvision.report.reading import unscored
@@ -26,7 +26,7 @@ from bertvision.report.rows import (
     without_counterpart,
 )
 from bertvision.report.terminal import score_table
-from report.rows import row, summarised
+from report.rows import comparison, row, summarised
 
 EM_F1 = [Metric("exact", "EM", 2), Metric("f1", "F1", 2)]
 RECIPE = {"finetune": {"train_layers": 6, "adapters": 0, "head": {"kind": "attend", "form": "dot"}}}
@@ -78,7 +78,7 @@ def test_best_is_per_place_and_needs_as_many_seeds():
 
 def test_order_and_later_rows_win():
     found = [("backbone + b", 3), ("zeta", 2), ("alpha", 2), ("backbone", 1), ("zeta", 5)]
-    rows = summarised([row(*one) for one in found] + [row("zeta", 9, checkpoint=0.3)])
+    rows = summarised([row(*member_and_f1) for member_and_f1 in found] + [row("zeta", 9, checkpoint=0.3)])
     assert [(r.epoch, r.name) for r in rows] == [
         *((0.3, "zeta"), (1.0, "backbone"), (1.0, "zeta"), (1.0, "alpha"), (1.0, "backbone + b"))
     ]
@@ -90,12 +90,14 @@ def test_names_are_never_parsed():
     names = ["backbone + best head", "greedy ensemble", "a + b", "pool @ 30 %", "mine, epoch 1"]
     rows = [row("backbone", 70)]
     for name in names:
-        one = row("pool", 71, tune_f1=1.0)
-        one["ensemble"]["members"][0]["head"] = name
-        rows.append(one | {"member": name})
+        entry = row("pool", 71, tune_f1=1.0)
+        entry["ensemble"]["members"][0]["head"] = name
+        rows.append(entry | {"member": name})
     found = summarised([*rows, row(BEST, 72), row(GREEDY, 73)])
-    assert [one.role for one in found] == ["backbone", *["head"] * 5, "ensemble", "ensemble"]
-    assert [one.family for one in found[1:6]] == names and [one.is_greedy for one in found][-2:] == [False, True]
+    assert [summary_row.role for summary_row in found] == ["backbone", *["head"] * 5, "ensemble", "ensemble"]
+    assert [summary_row.family for summary_row in found[1:6]] == names and [
+        summary_row.is_greedy for summary_row in found
+    ][-2:] == [False, True]
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.sampled_from("abc"), st.floats(0, 100)), max_size=20))
@@ -111,18 +113,14 @@ def test_nothing_is_lost_or_invented(runs):
 
 
 def test_intervals_find_their_row():
-    def interval(difference, low, high, **more):
-        place = {"checkpoint": 1.0, "member": "pool", "threshold_from": "tune", "metric": "f1", "seeds": [1]}
-        return place | {"difference": difference, "low": low, "high": high} | more
-
     rows = [row("backbone", 70), row("pool", 71), row("pool", 72, "zero"), row("pool", 73, checkpoint=0.3)]
-    known = [interval(1.0, 0.25, 1.75), interval(3.0, None, None, checkpoint=0.3)]
+    known = [comparison(1.0, 0.25, 1.75), comparison(3.0, None, None, checkpoint=0.3)]
     found = {(r.name, r.threshold_from, r.epoch): r.intervals for r in with_intervals(summarised(rows), known)}
-    assert {place: one for place, one in found.items() if one} == {
+    assert {key: intervals for key, intervals in found.items() if intervals} == {
         ("pool", "tune", 1.0): {"f1": Interval(1.0, 0.25, 1.75)}  # an undefined one is left out
     }
     two = summarised(row(member, 70, seed=seed) for member in ("backbone", "pool") for seed in (1, 2))
-    assert not any(one.intervals for one in with_intervals(two, known))  # they are of seed 1 alone
+    assert not any(summary_row.intervals for summary_row in with_intervals(two, known))  # they are of seed 1 alone
 
 
 def test_the_table_of_members():
@@ -145,16 +143,8 @@ def test_the_main_table_has_both_thresholds_and_the_papers_column():
     scores = {"backbone": (66, 70), "pool": (69, 71)}
     costs = {"parameters": 778, "train_seconds": 12.34}
     found = [row(m, f1, kind, **costs) for m, pair in scores.items() for kind, f1 in zip(("zero", "tune"), pair)]
-    place = {
-        "checkpoint": 1.0,
-        "member": "pool",
-        "threshold_from": "tune",
-        "metric": "f1",
-        "seeds": [1],
-        "by": "train_seconds",
-    }
-    gap = place | {"difference": 1.0, "low": 0.25, "high": 1.75}
-    equal = gap | {"difference": -2.0, "low": -3.0, "high": 0.5, "how": "interpolated", "epoch": 1.2}
+    gap = comparison(1.0, 0.25, 1.75)
+    equal = comparison(-2.0, -3.0, 0.5, by="train_seconds", how="interpolated", epoch=1.2)
     paper = [{"checkpoint": 1, "member": "pool", "exact": 73.1, "f1": 76.6, "on": "BERT-large"}]
     rows = with_intervals(summarised(found), [gap], [equal])
     grid = main_grid(rows, paper)
@@ -179,7 +169,7 @@ def test_the_main_table_has_both_thresholds_and_the_papers_column():
 def test_a_head_is_counted_whatever_its_share_and_epoch():
     kinds = [{}, {"fraction": 0.3}, {"head_epochs": 0.5}, {"fraction": 0.3, "head_epochs": 0.5}]
     rows = summarised([*(row("pool", 1, **more) for more in kinds), row("mine @ 5 %", 1)])
-    assert {one.name: one.family for one in rows} == {
+    assert {summary_row.name: summary_row.family for summary_row in rows} == {
         "pool": "pool",
         "pool @ 30 %": "pool",
         "pool, epoch 0.5": "pool, epoch 0.5",

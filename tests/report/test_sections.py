@@ -6,7 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from bertvision.evaluate.ensemble import BEST, GREEDY
-from bertvision.report.findings import analysis_sections, marked_passage, probe_blocks
+from bertvision.report.analysis import analysis_sections, marked_passage, probe_blocks
 from bertvision.report.page import compose
 from bertvision.report.render import Album
 from bertvision.report.rows import Metric, main_rows
@@ -23,7 +23,7 @@ from bertvision.report.sections import (
 from bertvision.report.sentences import row_notes, summary_sentences
 from bertvision.train.bank import unique_names
 from bertvision.train.run_contents import read_losses
-from report.rows import row, scored, study, summarised
+from report.rows import comparison, row, scored, study, summarised
 
 F1 = Metric("f1", "F1", 2)
 
@@ -32,20 +32,15 @@ def tuned(member, f1, kind="tune", **more):
     return row(member, f1, kind, tune_f1=float(f1), **more)
 
 
-def interval(member, difference, low, high, kind="tune", metric="f1", seeds=(1,)):
-    place = {"checkpoint": 1.0, "member": member, "threshold_from": kind, "metric": metric, "seeds": list(seeds)}
-    return place | {"difference": difference, "low": low, "high": high}
-
-
 def of_kind(blocks, kind):
     """The contents of the blocks of a kind, those in folds included."""
-    found = [block.content for block in blocks if block.kind == kind]
-    return found + [one for block in blocks if block.kind == "fold" for one in of_kind(block.content, kind)]
+    contents = [block.content for block in blocks if block.kind == kind]
+    return contents + [content for block in blocks if block.kind == "fold" for content in of_kind(block.content, kind)]
 
 
 def texts(grid, name):
-    place = grid.heading.index(name)
-    return [line[place].text for line in grid.lines]
+    column = grid.heading.index(name)
+    return [line[column].text for line in grid.lines]
 
 
 def names(blocks):
@@ -70,8 +65,8 @@ def test_words_claim_what_the_intervals_allow(pool, conv, said):
     scores = [row("backbone", 70), row("pool", 71), row("conv", 69.0)]
     if not better:  # a seed that lies above the backbone would contradict the interval
         scores[1] |= {"f1": 69.5}
-    known = [interval("pool", 1.0, *pool), interval("conv", -1.0, *conv)]
-    _, second, third = summary_sentences(study([one | {"tune_f1": 1.0} for one in scores], known).rows, {})
+    known = [comparison(1.0, *pool), comparison(-1.0, *conv, member="conv")]
+    _, second, third = summary_sentences(study([score | {"tune_f1": 1.0} for score in scores], known).rows, {})
     said = said.format(how="the best of 2 members on the tuning set").replace("71.00", "71.00" if better else "69.50")
     assert said in second and second.startswith("With the no-answer threshold chosen on the tuning set, at epoch 1 ")
     assert ("though 1 of the others does" in second) == (conv[1] < 0) and "paired bootstrap" in third
@@ -81,7 +76,7 @@ def test_words_claim_what_the_intervals_allow(pool, conv, said):
 def test_words_claim_what_the_seeds_allow(gains, said):
     scores = [tuned("backbone", 70, seed=seed) for seed in (1, 2)]
     scores += [tuned("pool", 70 + gain, seed=seed) for seed, gain in zip((1, 2), gains)]
-    found = study(scores, [interval("pool", 2.0, 0.5, 3.5, seeds=(1, 2))])
+    found = study(scores, [comparison(2.0, 0.5, 3.5, seeds=[1, 2])])
     _, second, third = summary_sentences(found.rows, {})
     higher = sum(gain > 0 for gain in gains)
     assert said in second and f"+0.50 to +3.50, higher in {higher} of 2 seeds)." in second
@@ -119,14 +114,14 @@ def test_differences_by_source_at_the_checkpoint_and_at_equal_cost():
         for kind, plus in (("zero", 0), ("tune", 1 if member == "backbone" else 0.5))
     ]
     known = [
-        interval("pool", 0.5, -0.1, 1.1, "tune", "HasAns_spans_f1"),
-        interval("pool", 1.0, 0.4, 1.6, "zero"),
-        interval("pool", 0.5, -0.3, 1.3, "tune"),
+        comparison(0.5, -0.1, 1.1, metric="HasAns_spans_f1"),
+        comparison(1.0, 0.4, 1.6, threshold_from="zero"),
+        comparison(0.5, -0.3, 1.3),
     ]
-    cost = {"by": "train_seconds", "cost": 9.0}
+    cost = {"threshold_from": "zero", "by": "train_seconds", "cost": 9.0}
     equal = [
-        interval("pool", -1.0, -2.0, -0.5, "zero") | cost | {"how": "interpolated", "epoch": 1.25},
-        interval("backbone + pool", 3.0, 1.0, 5.0, "zero") | cost | {"how": "beyond", "epoch": 1.5},
+        comparison(-1.0, -2.0, -0.5, how="interpolated", epoch=1.25, **cost),
+        comparison(3.0, 1.0, 5.0, "backbone + pool", how="beyond", epoch=1.5, **cost),
     ]
     found = study(rows, known, equal_cost=equal)
     grid, costly = of_kind(difference_blocks(found, Album()), "table")
@@ -139,7 +134,7 @@ def test_differences_by_source_at_the_checkpoint_and_at_equal_cost():
     assert costly.heading == ["Epoch", "Member", "Backbone of equal cost", columns[0]]
     assert texts(costly, "Backbone of equal cost") == ["epoch 1.25, interpolated", "epoch 1.5, beyond the last"]
     assert texts(costly, columns[0]) == ["-1.00 (-2.00 to -0.50)", "+3.00 (+1.00 to +5.00)"]
-    zero = [one for one in rows if one["threshold_from"] == "zero"]
+    zero = [row_at_zero for row_at_zero in rows if row_at_zero["threshold_from"] == "zero"]
     sentences = summary_sentences(study(zero, known, equal_cost=equal).rows, {})
     assert (
         "At equal cost, against the backbone tuned for as many seconds as tuning and head together took, of 1 member "
@@ -153,8 +148,8 @@ def test_differences_without_intervals_are_never_clear():
     blocks = difference_blocks(study(rows), Album())
     (grid,) = of_kind(blocks, "table")
     assert texts(grid, "Δ, F1") == ["+20.00 ± 0.00"] and not grid.lines[0][2].best
-    said = " ".join(of_kind(blocks, "note"))
-    assert "There are no intervals" in said and "no comparison at equal cost yet" in said
+    text = " ".join(of_kind(blocks, "note"))
+    assert "There are no intervals" in text and "no comparison at equal cost yet" in text
     assert difference_blocks(study([row("backbone", 70)]), Album()) == []
 
 
@@ -201,7 +196,9 @@ def test_losses_along_training_are_drawn_from_the_log(tmp_path):
     found = study([row("backbone", 70)], losses=losses, recipe={"seeds": [1, 2], "finetune": {"epochs": 2}})
     assert tuning_losses(found) == [(1.0, 4.0), (1.5, 5.0), (2.0, 6.0)]
     drawn = of_kind(loss_blocks(found, Album()), "pictures")[0]
-    assert [one.name for one in drawn] == ["loss-tuning", "loss-heads"] and "seed 2" not in drawn[0].svg  # one point
+    assert [picture.name for picture in drawn] == ["loss-tuning", "loss-heads"] and "seed 2" not in drawn[
+        0
+    ].svg  # one point
     assert loss_blocks(study([row("backbone", 70)]), Album()) == []
 
 
@@ -216,7 +213,7 @@ def test_probes_show_what_each_layer_knows_and_the_expected_layer():
     assert texts(grid, "Added by the layer")[1:] == ["+20.00", "+5.00"]
     assert of_kind(blocks, "note") == ["Expected layer, weighted by what each layer adds to those below: 1.20."]
     assert len(names(blocks)) == 1 and probe_blocks(study(rows), Album()) == []
-    fewer = [one for one in heads if one != {"kind": "probe", "layer": 2, "cumulative": True}]
+    fewer = [head for head in heads if head != {"kind": "probe", "layer": 2, "cumulative": True}]
     (grid,) = of_kind(probe_blocks(study(rows[:-1], recipe={"heads": fewer}), Album()), "table")
     assert texts(grid, "Added by the layer") == ["–", "+20.00", "–"]
 
@@ -224,8 +221,8 @@ def test_probes_show_what_each_layer_knows_and_the_expected_layer():
 def test_greedy_ensembles_are_shown_with_their_weights():
     rows = [row("backbone", 70, seed=seed) for seed in (1, 2)]
     greedy = [tuned(GREEDY, 70 + s, kind, seed=s) for s in (2, 1) for kind in ("zero", "tune")]
-    for one in greedy[:2]:  # of seed 2: one member
-        one["ensemble"] |= {"members": one["ensemble"]["members"][1:], "weights": [1.0]}
+    for single_row in greedy[:2]:  # of seed 2: one member
+        single_row["ensemble"] |= {"members": single_row["ensemble"]["members"][1:], "weights": [1.0]}
     blocks = greedy_blocks(study([*rows, *greedy]))
     (grid,) = of_kind(blocks, "table")
     assert texts(grid, "Weights and members") == ["0.50 backbone + 0.50 pool", "pool alone"]
@@ -235,9 +232,9 @@ def test_greedy_ensembles_are_shown_with_their_weights():
 
 @pytest.mark.parametrize(("chosen", "said"), [("greedy", "were chosen on the tuning set"), ("given", "command line")])
 def test_the_ensemble_of_the_command_is_shown_with_its_members(chosen, said):
-    one = row("pool", 77)
-    one["ensemble"] |= {"weights": [0.25], "how": "mean", "chosen": chosen}
-    blocks = ensemble_blocks(study(ensemble=scored([one])))
+    entry = row("pool", 77)
+    entry["ensemble"] |= {"weights": [0.25], "how": "mean", "chosen": chosen}
+    blocks = ensemble_blocks(study(ensemble=scored([entry])))
     weights, scores = of_kind(blocks, "table")
     assert texts(weights, "Weight") == ["0.250"] and texts(scores, "F1") == ["77.00"]
     assert said in of_kind(blocks, "note")[0] and ensemble_blocks(study()) == []
@@ -272,7 +269,7 @@ def test_analysis_shows_what_the_file_has():
     paper = [{"checkpoint": 1.0, "member": "pool", "no_answer": 80.6, "has_answer": 59.2, "right_tokens": 164.5}]
     layers, analysis = analysis_sections(found, Album(), paper)
     assert names(layers.blocks) == ["layers"] and names(analysis.blocks) == ["types", "reliability"]
-    right, words, same, said = of_kind(analysis.blocks, "table")
+    right, words, same, answers = of_kind(analysis.blocks, "table")
     assert texts(right, "Right on answerable questions") == ["50.0 %", "62.5 %"]
     assert texts(right, "Right on answerable questions, paper") == ["–", "59.2 %"]
     assert texts(right, "Mean tokens of what is right") == ["165.2", "165.2"]
@@ -283,7 +280,7 @@ def test_analysis_shows_what_the_file_has():
     assert texts(words, "who (1,200)") == ["71.2", "71.2"]
     assert texts(same, "2") == ["50 %", "100 %"]
     _, fold = [block for block in analysis.blocks if block.kind == "fold"]
-    assert fold.label == "Where <is> it?" and texts(said, "Answer") == ["city of Paris Hilton", "no answer"]
+    assert fold.label == "Where <is> it?" and texts(answers, "Answer") == ["city of Paris Hilton", "no answer"]
     (passage,) = of_kind([fold], "passage")
     assert [text for text, kind in passage if kind == "right"] == ["Paris", "Paris"]
     assert [text for text, kind in passage if kind == "wrong"] == ["city of ", " Hilton"]
@@ -315,16 +312,16 @@ def test_analysis_of_classes():
     error = {"question": "a", "context": "no is no label here", "gold": ["no"], "answers": {"pool": "yes"}, "why": "x"}
     found = {"members": {"pool": {"confusion": confusion, "accuracy": 81.25}}, "errors": [error]}
     (section,) = analysis_sections(found, Album())
-    right, table, said = of_kind(section.blocks, "table")
-    assert texts(right, "Accuracy") == ["81.25"] and texts(said, "Answer") == ["yes"]
+    right, table, answers = of_kind(section.blocks, "table")
+    assert texts(right, "Accuracy") == ["81.25"] and texts(answers, "Answer") == ["yes"]
     assert texts(table, "Right label") == ["no", "yes"] and texts(table, "predicted yes") == ["1", "8"]
     assert of_kind(section.blocks, "passage") == [[("no is no label here", "")]]  # a label is not a part of the text
 
 
 def test_without_an_analysis_the_command_is_shown():
-    (section,) = [one for one in compose(study([row("pool", 1)])).sections if one.title == "Analysis"]
+    (section,) = [part for part in compose(study([row("pool", 1)])).sections if part.title == "Analysis"]
     assert "bertvision analyze" in of_kind(section.blocks, "note")[0]
-    assert not any(one.title == "Analysis" for one in compose(study()).sections)
+    assert not any(part.title == "Analysis" for part in compose(study()).sections)
 
 
 def test_only_whole_answers_are_marked():

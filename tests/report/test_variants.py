@@ -9,8 +9,8 @@ from bertvision.evaluate.ensemble import BEST
 from bertvision.report.page import write_pages, write_report
 from bertvision.report.reading import read_runs, read_study, run_names
 from bertvision.report.terminal import print_study
-from bertvision.report.variants import outcome_grid, outcome_sentences, outcomes
-from report.rows import summarised, with_ensemble
+from bertvision.report.variants import outcome_grid, outcome_sentences, variant_outcomes
+from report.rows import comparison, summarised, with_ensemble
 from report.test_page import check_page
 
 RECIPE = """
@@ -54,8 +54,8 @@ def rows(variant, metric, shift=0.0, seeds=(1, 2)):
 
 
 def interval(variant, metric, low, high):
-    place = {"variant": variant, "checkpoint": 1.0, "member": "pool", "threshold_from": "", "metric": metric}
-    return place | {"difference": 2.0, "low": low, "high": high, "seeds": [1, 2], "questions": 9, "draws": 1000}
+    of = {"variant": variant, "threshold_from": "", "metric": metric, "seeds": [1, 2]}
+    return comparison(2.0, low, high, questions=9, draws=1000, **of)
 
 
 @pytest.fixture
@@ -73,9 +73,9 @@ def glue(tmp_path) -> Path:
 
 def test_one_line_per_variant_with_heads_chosen_on_tune():
     paper = [{"checkpoint": 1, "member": "best head", "matthews": 60.0}]
-    found = outcomes(summarised(rows("CoLA", "matthews") + rows("RTE", "accuracy", 10)), {"CoLA": paper})
-    assert [one.metric.key for one in found] == ["matthews", "accuracy"]  # by which members were chosen
-    assert {one.rows["head"].name for one in found} == {"pool"}  # conv is higher on test
+    found = variant_outcomes(summarised(rows("CoLA", "matthews") + rows("RTE", "accuracy", 10)), {"CoLA": paper})
+    assert [outcome.metric.key for outcome in found] == ["matthews", "accuracy"]  # by which members were chosen
+    assert {outcome.rows["head"].name for outcome in found} == {"pool"}  # conv is higher on test
     grid = outcome_grid(found)
     assert [cell.text for cell in grid.lines[0]] == [
         *("CoLA", "Matthews", "1", "51.50 ± 0.71", "53.50 ± 0.71", "60.0", "+2.00 ± 0.00", "58.50 ± 0.71", "pool")
@@ -83,17 +83,17 @@ def test_one_line_per_variant_with_heads_chosen_on_tune():
     assert [cell.text for cell in grid.lines[1]][5] == "–"  # the paper says nothing about RTE
     assert [cell.best for cell in grid.lines[0]].index(True) == grid.heading.index("Ensemble")
     other = [{"checkpoint": 1, "member": "backbone", "accuracy": 82.0}]
-    grid = outcome_grid(outcomes(summarised(rows("CoLA", "matthews")), {"CoLA": other}))
+    grid = outcome_grid(variant_outcomes(summarised(rows("CoLA", "matthews")), {"CoLA": other}))
     assert grid.lines[0][grid.heading.index("Backbone, paper")].text == "82.0 accuracy"  # another metric is named
 
 
 def test_losses_stand_beside_published_ones():
-    scores = [one | {"loss": 0.7} for one in rows("dot", "f1")]
+    scores = [numbers | {"loss": 0.7} for numbers in rows("dot", "f1")]
     entry = {"checkpoint": 1, "member": "backbone", "f1": 79.953, "loss": 0.634}
-    grid = outcome_grid(outcomes(summarised(scores), {"dot": [entry]}))
+    grid = outcome_grid(variant_outcomes(summarised(scores), {"dot": [entry]}))
     shown = dict(zip(grid.heading, (cell.text for cell in grid.lines[0])))
     assert (shown["Loss"], shown["Loss, paper"], shown["Backbone, paper"]) == ("0.700", "0.634", "79.953")
-    assert "Loss" not in outcome_grid(outcomes(summarised(scores), {})).heading
+    assert "Loss" not in outcome_grid(variant_outcomes(summarised(scores), {})).heading
 
 
 def test_page_of_variants(glue):
@@ -132,8 +132,8 @@ def test_a_variant_under_way_is_reported_from_its_own_directory(glue):
     for name in ("metrics", "comparisons"):
         (glue / f"{name}.json").unlink()
     (glue / "RTE").mkdir()
-    own = [{k: v for k, v in row.items() if k != "variant"} for row in rows("RTE", "accuracy", 10, seeds=[1])]
-    (glue / "RTE" / "metrics.json").write_text(json.dumps(own), encoding="utf-8")
+    own_rows = [{k: v for k, v in row.items() if k != "variant"} for row in rows("RTE", "accuracy", 10, seeds=[1])]
+    (glue / "RTE" / "metrics.json").write_text(json.dumps(own_rows), encoding="utf-8")
     known = {**interval("RTE", "accuracy", 0.5, 3.5), "seeds": [1], "variant": ""}
     (glue / "RTE" / "comparisons.json").write_text(json.dumps({"comparisons": [known]}), encoding="utf-8")
     page = write_report(glue).read_text(encoding="utf-8")
@@ -191,7 +191,7 @@ def test_runs_are_drawn_together_on_the_same_data_only_and_each_once(tmp_path):
 
 def test_sentences_without_heads_intervals_or_scores():
     def sentences(found):
-        return outcome_sentences(outcomes(summarised(found), {}))
+        return outcome_sentences(variant_outcomes(summarised(found), {}))
 
     assert sentences([]) == ["There are no scores yet."]
     alone = [row for row in rows("A", "accuracy") if row["member"] == "backbone"]

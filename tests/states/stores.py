@@ -30,20 +30,9 @@ def tiny_backbone(directory: str = "") -> Backbone:
 def windows_of(lengths: Sequence[int], seed: int = 0) -> Windows:
     """Windows with random ids."""
     random = np.random.default_rng(seed)
-    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    count, tokens = len(lengths), int(starts[-1])
-    none = np.zeros(count, np.int64)
-    return Windows(
-        ids=random.integers(5, 60, tokens).astype(np.int32),
-        types=np.zeros(tokens, np.uint8),
-        starts=starts,
-        example=np.arange(count),
-        context_at=none,
-        context_end=none,
-        context_token=none,
-        chars=np.zeros((0, 2), np.int32),
-        targets=np.zeros((count, 2), np.int64),
-    )
+    count, tokens = len(lengths), sum(lengths)
+    ids, types = random.integers(5, 60, tokens).astype(np.int32), np.zeros(tokens, np.uint8)
+    return Windows.of_texts(ids, types, np.array(lengths), np.arange(count), np.zeros((count, 2), np.int64))
 
 
 def contents(directory: Path) -> dict[str, bytes]:

@@ -14,39 +14,33 @@ from bertvision.recipe import DataRecipe, EvaluateRecipe
 from bertvision.tasks import Dataset, Labels, Score, Spans
 from bertvision.tasks.base import Judged
 from bertvision.tasks.labels import LabelCollector, LabelPredictions
-from encoders import plain_tokenizer
 from real import DATA
 from tables import labelled, text_recipe
 
 needs_glue = pytest.mark.skipif(not (DATA / "glue").is_dir(), reason="needs the official GLUE files (BERTVISION_DATA)")
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return plain_tokenizer()
-
-
 @pytest.fixture
-def own(tmp_path) -> DataRecipe:
+def table(tmp_path) -> DataRecipe:
     return text_recipe(labelled(tmp_path / "train.csv", 50), labelled(tmp_path / "test.csv", 20, 1)).data
 
 
-def test_sets_of_a_table(own, tokenizer):
+def test_sets_of_a_table(table, tokenizer):
     task = Labels()
-    sets = task.load(own, tokenizer, seed=0)
+    sets = task.load(table, tokenizer, seed=0)
     assert (task.labels, task.outputs, task.metrics) == (("north", "south"), 2, ("matthews", "f1", "accuracy"))
-    assert {split: len(one.records) for split, one in sets.items()} == {"train": 40, "tune": 10, "test": 20}
-    assert sets["tune"].source == f"{own.train}, 10 of its examples"
-    texts = {one.texts for one in sets["train"].records}
-    assert len(texts & {one.texts for one in sets["tune"].records}) < 3  # apart, but for texts that occur twice
-    for one in sets.values():
-        assert one.gold.tolist() == one.windows.targets.tolist()
-        assert [task.labels[gold] for gold in one.gold] == [record.target for record in one.records]
+    assert {split: len(dataset.records) for split, dataset in sets.items()} == {"train": 40, "tune": 10, "test": 20}
+    assert sets["tune"].source == f"{table.train}, 10 of its examples"
+    texts = {record.texts for record in sets["train"].records}
+    assert len(texts & {record.texts for record in sets["tune"].records}) < 3  # apart, but for texts that occur twice
+    for dataset in sets.values():
+        assert dataset.gold.tolist() == dataset.windows.targets.tolist()
+        assert [task.labels[gold] for gold in dataset.gold] == [record.target for record in dataset.records]
 
 
-def test_nothing_learnt_says_what_is_most_frequent(own, tokenizer):
+def test_nothing_learnt_says_what_is_most_frequent(table, tokenizer):
     task = Labels()
-    test = task.load(own, tokenizer, seed=0)["test"]
+    test = task.load(table, tokenizer, seed=0)["test"]
     north = 100 * sum(record.target == "north" for record in test.records) / len(test.records)
     found = task.constant(test)
     assert found == {
@@ -58,30 +52,30 @@ def test_nothing_learnt_says_what_is_most_frequent(own, tokenizer):
     assert task.constant(dataclasses.replace(test, gold=None)) == {}
 
 
-def test_the_order_of_labels_can_be_given(own, tokenizer):
+def test_the_order_of_labels_can_be_given(table, tokenizer):
     task = Labels()
-    task.load(dataclasses.replace(own, labels=("south", "north")), tokenizer, 0)
+    task.load(dataclasses.replace(table, labels=("south", "north")), tokenizer, 0)
     assert task.labels == ("south", "north")
     with pytest.raises(UserError, match=r"train\.csv: line \d+: the label .* is not among those known"):
-        Labels().load(dataclasses.replace(own, labels=("south", "west")), tokenizer, 0)
+        Labels().load(dataclasses.replace(table, labels=("south", "west")), tokenizer, 0)
 
 
-def test_which_metric_decides_can_be_given(own, tokenizer):
+def test_which_metric_decides_can_be_given(table, tokenizer):
     task = Labels()
-    task.load(dataclasses.replace(own, metric="f1"), tokenizer, 0)
+    task.load(dataclasses.replace(table, metric="f1"), tokenizer, 0)
     assert task.metrics == ("matthews", "accuracy", "f1")
     with pytest.raises(UserError, match=r"data\.metric: glue:RTE/train has its own, accuracy decides"):
         Labels().settle(DataRecipe("glue:RTE/train", "", "glue:RTE/dev", metric="f1"), {})
 
 
-def test_facts_are_enough_without_the_training_data(own, tokenizer, tmp_path):
+def test_facts_are_enough_without_the_training_data(table, tokenizer, tmp_path):
     task = Labels()
-    task.load(own, tokenizer, 0)
+    task.load(table, tokenizer, 0)
     (tmp_path / "train.csv").unlink()
     again = Labels()
-    again.settle(own, task.facts())
+    again.settle(table, task.facts())
     assert again.labels == task.labels
-    assert len(again.dataset(own.test, tokenizer, own).windows) == 20
+    assert len(again.dataset(table.test, tokenizer, table).windows) == 20
 
 
 def test_answerability_of_windows_and_questions(tokenizer):
@@ -89,11 +83,11 @@ def test_answerability_of_windows_and_questions(tokenizer):
     task, spans = Labels(), Spans().load(data, tokenizer, 0)
     sets = task.load(data, tokenizer, seed=0)
     assert (task.labels, task.metrics) == (("answerable", "unanswerable"), ("accuracy", "f1"))
-    for split, one in sets.items():
+    for split, dataset in sets.items():
         held = spans[split].windows.targets[:, 0] > 0
-        assert (one.windows.targets == ~held).all()
-        assert one.gold.tolist() == [int(not record.has_answer) for record in one.records]
-        assert len(one.windows) > len(one.records)
+        assert (dataset.windows.targets == ~held).all()
+        assert dataset.gold.tolist() == [int(not record.has_answer) for record in dataset.records]
+        assert len(dataset.windows) > len(dataset.records)
     # a question whose only answering window says so is answerable, whatever the others say
     test = sets["test"]
     collector = task.collector(test, EvaluateRecipe())
@@ -107,7 +101,7 @@ def test_f1_is_that_of_the_questions_without_answer(tokenizer):
     data = DataRecipe("sample:train:60", "sample:tune:20", "sample:test:40")
     task = Labels()
     test = task.load(data, tokenizer, 0)["test"]
-    always = LabelPredictions([one.id for one in test.records], task.labels, np.tile([0.0, 1.0], (40, 1)))
+    always = LabelPredictions([record.id for record in test.records], task.labels, np.tile([0.0, 1.0], (40, 1)))
     share = test.gold.mean()
     scores = task.scores(always, test, 0.0)
     assert scores["f1"] == pytest.approx(200 * share / (1 + share))
@@ -127,11 +121,11 @@ def test_a_limit_keeps_the_share_of_every_label(tmp_path, tokenizer):
         assert len(set(sets["train"].gold)) == 3  # even the rarest
 
 
-def test_a_tune_set_of_one_label_is_noted(own, tokenizer):
-    data = dataclasses.replace(own, limit=5)
-    assert Labels().load(own, tokenizer, 0)["tune"].notes == ()
+def test_a_tune_set_of_one_label_is_noted(table, tokenizer):
+    data = dataclasses.replace(table, limit=5)
+    assert Labels().load(table, tokenizer, 0)["tune"].notes == ()
     (note,) = Labels().load(data, tokenizer, 0)["tune"].notes
-    assert note.startswith(f"{own.train}, 1 of its examples: all are 'north', so little can be chosen")
+    assert note.startswith(f"{table.train}, 1 of its examples: all are 'north', so little can be chosen")
 
 
 RTE = "glue:RTE/train"
@@ -187,21 +181,17 @@ def test_real_sets_are_split_and_cut(name, tokenizer):
     task = Score() if name == "STS-B" else Labels()
     sets = task.load(data, tokenizer, 0)
     assert len(sets["train"].records) == 200
-    assert max(one.windows.lengths.max() for one in sets.values()) <= 40
+    assert max(dataset.windows.lengths.max() for dataset in sets.values()) <= 40
     whole = task.dataset(data.train, tokenizer, data).gold
-    for split, one in (("train", 1 / 200), ("tune", 1 / 20)):  # as all of it, but for one example
-        assert abs(sets[split].gold.mean() - whole.mean()) <= one * np.ptp(whole)
-
-
-def windows_of(example: list[int]) -> Windows:
-    none = np.zeros(len(example), np.int64)
-    starts = np.arange(len(example) + 1)
-    return Windows(none, none, starts, np.array(example), none, none, none, np.zeros((0, 2), np.int32), none)
+    for split, tolerance in (("train", 1 / 200), ("tune", 1 / 20)):  # as all of it, but for one example
+        assert abs(sets[split].gold.mean() - whole.mean()) <= tolerance * np.ptp(whole)
 
 
 def test_windows_in_any_order_and_the_one_likeliest_to_answer_counts():
     logits = torch.tensor([[-3.0, 3], [2, 0], [-1, 1], [-2, 2], [-4, 4]])
-    collector = LabelCollector(["a", "b"], windows_of([0, 0, 0, 1, 1]), ("yes", "no"))
+    ones, zeros = np.ones(5, np.int64), np.zeros(5, np.int64)
+    windows = Windows.of_texts(zeros, zeros, ones, np.array([0, 0, 0, 1, 1]), zeros)
+    collector = LabelCollector(["a", "b"], windows, ("yes", "no"))
     for part in ([3, 0], [4, 2, 1]):
         collector.add(np.array(part), logits[part])
     found = collector.finish()
@@ -233,8 +223,7 @@ HEAD = said(0.4, 0.8, 0.3, 0.6)  # right, wrong, wrong, right
 def test_scores_and_points_say_the_same():
     task, data = Labels(("no", "yes")), four([0, 0, 1, 1])
     scores, points = task.scores(BACKBONE, data, 0.0), task.points(BACKBONE, data, 0.0)
-    again = {name: metric(points.values) for name, metric in points.metrics.items()}
-    assert again == {name: scores[name] for name in task.metrics}
+    assert points.scores() == {name: scores[name] for name in task.metrics}
     assert scores["total"] == 4 and "note" not in scores
     assert points.metrics["accuracy"](points.values[[0, 2, 2]]) == 100.0
     constant = task.scores(said(0.1, 0.2, 0.3, 0.1), four([0, 0, 0, 1]), 0.0)
@@ -250,12 +239,12 @@ def test_analysis_by_hand():
         "both": Judged(HEAD, 0.0, False),
     }
     found = Labels(("no", "yes")).analyse(four([0, 0, 1, 1]), members)
-    told = found["members"]["backbone"]
-    assert told["accuracy"] == 50.0
-    assert told["confusion"] == {"labels": ["no", "yes"], "matrix": [[1, 1], [1, 1]]}
-    assert told["auroc"] == pytest.approx((1 + 1 + 0.5 + 0) / 4)
-    assert [point["questions"] for point in told["reliability"]] == [1, 3]  # 0.8 once, 0.9 three times
-    assert told["calibration_error"] == pytest.approx((0.8 + 3 * (0.9 - 2 / 3)) / 4)
+    backbone = found["members"]["backbone"]
+    assert backbone["accuracy"] == 50.0
+    assert backbone["confusion"] == {"labels": ["no", "yes"], "matrix": [[1, 1], [1, 1]]}
+    assert backbone["auroc"] == pytest.approx((1 + 1 + 0.5 + 0) / 4)
+    assert [point["questions"] for point in backbone["reliability"]] == [1, 3]  # 0.8 once, 0.9 three times
+    assert backbone["calibration_error"] == pytest.approx((0.8 + 3 * (0.9 - 2 / 3)) / 4)
     assert found["agreement"] == {"members": ["backbone", "head"], "matrix": [[1.0, 0.5], [0.5, 1.0]]}
     errors = {entry["id"]: entry for entry in found["errors"]}
     assert {key: entry["why"] for key, entry in errors.items()} == {

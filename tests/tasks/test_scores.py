@@ -14,15 +14,9 @@ from bertvision.recipe import DataRecipe, EvaluateRecipe
 from bertvision.tasks import Dataset, Score
 from bertvision.tasks.base import Judged
 from bertvision.tasks.scores import Scale, ScoreCollector, ScorePredictions
-from encoders import plain_tokenizer
 from tables import scored, text_recipe
 
 IDS = ["t0", "t1", "t2", "t3"]
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return plain_tokenizer()
 
 
 @pytest.fixture
@@ -104,12 +98,14 @@ def test_scores_and_points():
 
 
 def test_analysis_by_hand():
-    one = ScorePredictions(IDS, np.array([1.5, 4.0, 1.0, 4.0]))
-    other = ScorePredictions(IDS, np.array([1.5, 3.0, 2.0, 0.0]))
-    found = Score().analyse(four(1, 2, 3, 4), {"one": Judged(one, 0.0, True), "other": Judged(other, 0.0, True)})
+    first_member = ScorePredictions(IDS, np.array([1.5, 4.0, 1.0, 4.0]))
+    second_member = ScorePredictions(IDS, np.array([1.5, 3.0, 2.0, 0.0]))
+    found = Score().analyse(
+        four(1, 2, 3, 4), {"one": Judged(first_member, 0.0, True), "other": Judged(second_member, 0.0, True)}
+    )
     assert found["members"]["other"]["absolute_error"] == pytest.approx((0.5 + 1 + 1 + 4) / 4)
     assert found["members"]["other"]["bias"] == pytest.approx((0.5 + 1 - 1 - 4) / 4)
-    pearson = np.corrcoef(one.numbers, other.numbers)[0, 1]
+    pearson = np.corrcoef(first_member.numbers, second_member.numbers)[0, 1]
     assert np.array(found["agreement"]["matrix"]) == pytest.approx(np.array([[1, pearson], [pearson, 1]]))
     assert [(entry["id"], entry["why"]) for entry in found["errors"]] == [
         ("t1", "all members score it far too high"),  # by at least 1, t0 by at least 0.5

@@ -33,7 +33,7 @@ def predictions(*rows: tuple[float, list[tuple[str, float]]]) -> SpanPredictions
     texts = [[text for text, _ in spans] + [""] * (width - len(spans)) for _, spans in rows]
     scores = np.array([[score for _, score in spans] + [-INF] * (width - len(spans)) for _, spans in rows])
     doubts = np.array([doubt for doubt, _ in rows])
-    return SpanPredictions([one.id for one in RECORDS], texts, np.zeros((5, width, 2), np.int64), scores, doubts)
+    return SpanPredictions([record.id for record in RECORDS], texts, np.zeros((5, width, 2), np.int64), scores, doubts)
 
 
 # Right: Ada, none, none. Wrong: q1 says nothing though its best span is right; q3 has the right span next to its best.

@@ -15,13 +15,6 @@ from bertvision.evaluate.squad import score
 from bertvision.recipe import DataRecipe, EvaluateRecipe
 from bertvision.tasks import Dataset, Spans
 from bertvision.tasks.decode import SpanPredictions
-from encoders import plain_tokenizer
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return plain_tokenizer()
-
 
 SAMPLE = DataRecipe(train="sample:train:200", tune="sample:tune:40", test="sample:test:60")
 

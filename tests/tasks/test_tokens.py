@@ -83,13 +83,13 @@ def test_every_word_is_labelled_in_one_window(family, words):
     sentences = [Sentence("0", tuple(text), tuple(labels)), Sentence("1", ("the",), ("B-PER",))]
     windows = make_windows(plain_tokenizer(family), sentences, LABELS, 24, 8)
     assert windows.lengths.max() <= 24 and (len(windows) > 2 or words < 200)
-    own = windows.targets[windows.example == 0].reshape(-1, 2)
-    found = own[own[:, 1] != NONE]
+    targets = windows.targets[windows.example == 0].reshape(-1, 2)
+    found = targets[targets[:, 1] != NONE]
     assert found[:, 1].tolist() == list(range(words))
     assert [LABELS[number] for number in found[:, 0]] == labels
     for number in range(len(windows)):  # labels are on real tokens, never on [CLS], [SEP] or padding
-        places = np.flatnonzero(windows.targets[number, :, 0] != NONE)
-        assert set(places) <= set(range(1, windows.lengths[number] - 1))
+        positions = np.flatnonzero(windows.targets[number, :, 0] != NONE)
+        assert set(positions) <= set(range(1, windows.lengths[number] - 1))
 
 
 def test_right_logits_give_the_labels_back_in_any_order_and_padding():
@@ -136,20 +136,20 @@ def test_sets_of_a_recipe(tmp_path):
     task = Tokens()
     sets = task.load(data, plain_tokenizer(), 0)
     assert task.labels == LABELS and task.outputs == 5 and task.facts() == {"labels": list(LABELS)}
-    assert {split: len(one.records) for split, one in sets.items()} == {"train": 40, "tune": 10, "test": 20}
+    assert {split: len(dataset.records) for split, dataset in sets.items()} == {"train": 40, "tune": 10, "test": 20}
     empty = [
-        sum(set(one.labels) == {"O"} for one in sets[split].records) / len(sets[split].records)
+        sum(set(sentence.labels) == {"O"} for sentence in sets[split].records) / len(sets[split].records)
         for split in ("train", "tune")
     ]
     assert abs(empty[0] - empty[1]) < 0.15
-    assert not {one.id for one in sets["train"].records} & {one.id for one in sets["tune"].records}
+    assert not {sentence.id for sentence in sets["train"].records} & {sentence.id for sentence in sets["tune"].records}
     less = Tokens().load(DataRecipe(train, test, test, limit=7, max_length=32, overlap=8), plain_tokenizer(), 0)
     assert len(less["train"].records) == 7 and len(less["tune"].records) == 20
     again = Tokens()
     again.settle(data, task.facts())
     assert again.labels == LABELS
     both = again.dataset(f"{train}+{test}", plain_tokenizer(), data)
-    assert [one.id for one in both.records] == [str(number) for number in range(70)]
+    assert [sentence.id for sentence in both.records] == [str(number) for number in range(70)]
     (tmp_path / "new.conll").write_text("the O\nking B-ORG\n")
     strange = again.dataset(str(tmp_path / "new.conll"), plain_tokenizer(), data)
     assert "B-ORG" in strange.notes[0]
@@ -172,15 +172,20 @@ def test_what_cannot_be_learnt_is_refused(tmp_path):
 
 def test_analysis_by_hand():
     data = dataset([["B-PER", "O"], ["B-LOC", "I-LOC"], ["O"]])
-    one, other = said([["B-PER", "O"], ["B-LOC", "O"], ["O"]]), said([["O", "O"], ["B-LOC", "O"], ["O"]])
-    found = Tokens(LABELS).analyse(data, {"one": Judged(one, 0.0, True), "other": Judged(other, 0.0, True)})
+    first_member, second_member = (
+        said([["B-PER", "O"], ["B-LOC", "O"], ["O"]]),
+        said([["O", "O"], ["B-LOC", "O"], ["O"]]),
+    )
+    found = Tokens(LABELS).analyse(
+        data, {"one": Judged(first_member, 0.0, True), "other": Judged(second_member, 0.0, True)}
+    )
     assert found["agreement"]["matrix"] == [[1.0, 0.8], [0.8, 1.0]]
-    told = found["members"]["one"]
-    assert told["by_type"] == [
+    analysed = found["members"]["one"]
+    assert analysed["by_type"] == [
         {"group": "LOC", "questions": 1, "f1": 0.0},
         {"group": "PER", "questions": 1, "f1": 100.0},
     ]
-    assert told["f1"] == 50.0 and np.trace(told["confusion"]["matrix"]) == 4
+    assert analysed["f1"] == 50.0 and np.trace(analysed["confusion"]["matrix"]) == 4
     assert [(entry["id"], entry["why"]) for entry in found["errors"]] == [
         ("1", "all members are wrong"),
         ("0", "only one is right"),

@@ -7,7 +7,7 @@ from bertvision.auto.look import Looked
 from bertvision.backbone.loading import tokenizer_of
 from bertvision.evaluate.bootstrap import score_interval
 from bertvision.evaluate.score import Score
-from bertvision.report.findings import analysis_sections
+from bertvision.report.analysis import analysis_sections
 from bertvision.report.grid import grid_of, mark_best, numbers, words
 from bertvision.report.render import Album, Block, Report, Section, notes, write_files
 from bertvision.tasks.base import Judged

@@ -4,7 +4,7 @@ import json
 import logging
 import re
 import string
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,7 @@ def check_articles(articles: Articles, origin: str) -> None:
         log.warning("%s: %d answers were not at their answer_start; moved to the nearest occurrence", origin, moved)
 
 
-def questions(articles: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def questions(articles: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """The entries of `qas` of all paragraphs."""
     for article in articles:
         for paragraph in article["paragraphs"]:

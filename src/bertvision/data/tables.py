@@ -85,12 +85,17 @@ def read_columns(
     if left_out is not None:
         left_out += broken
     elif broken:
-        first = "; ".join(f"line {line}{reason}" for line, reason in [*broken.items()][:SHOWN])
-        more = f"; and {len(broken) - SHOWN:,} more" if len(broken) > SHOWN else ""
-        count = f"{len(broken):,} lines are broken: " if len(broken) > 1 else ""
-        which = "them" if len(broken) > 1 else "that line"
-        raise UserError(f'{path}: {count}{first}{more}; correct {which}, or set data.broken = "leave out"')
+        raise _broken_lines(path, broken)
     return rows
+
+
+def _broken_lines(path: Path, broken: dict[int, str]) -> UserError:
+    """The error that describes the first broken lines. broken: line -> reason."""
+    first = "; ".join(f"line {line}{reason}" for line, reason in [*broken.items()][:SHOWN])
+    more = f"; and {len(broken) - SHOWN:,} more" if len(broken) > SHOWN else ""
+    count = f"{len(broken):,} lines are broken: " if len(broken) > 1 else ""
+    which = "them" if len(broken) > 1 else "that line"
+    return UserError(f'{path}: {count}{first}{more}; correct {which}, or set data.broken = "leave out"')
 
 
 def _from_tsv(text: str) -> Iterator[tuple[int, list[str]]]:

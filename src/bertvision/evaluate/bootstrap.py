@@ -19,6 +19,10 @@ class Points:
     values: Values
     metrics: Mapping[str, Callable[[Values], float]]
 
+    def scores(self) -> dict[str, float]:
+        """{metric: percentage} over all examples."""
+        return {name: metric(self.values) for name, metric in self.metrics.items()}
+
 
 Contrast = Sequence[tuple[float, Points]]  # a difference: the sum of weight times score
 
@@ -78,12 +82,12 @@ def bootstrap(
 def score_interval(points: Points, metric: str, *, draws: int = 1000, seed: int = 0) -> tuple[float, float]:
     """Between which two values 95 % of the resamples of a metric lie; NaN where it is undefined."""
     questions, measure = np.arange(len(points.values)), points.metrics[metric]
-    drawn = [
-        measure(points.values[np.repeat(questions, row.astype(np.int64))])
+    scores = [
+        measure(points.values[np.repeat(questions, drawn.astype(np.int64))])
         for counts in resample_counts(len(questions), draws, seed)
-        for row in counts
+        for drawn in counts
     ]
-    defined = [value for value in drawn if np.isfinite(value)] or [float("nan")]
+    defined = [value for value in scores if np.isfinite(value)] or [float("nan")]
     low, high = np.percentile(defined, [2.5, 97.5])
     return float(low), float(high)
 
@@ -94,8 +98,8 @@ def resample_counts(questions: int, draws: int, seed: int) -> Iterator[Values]:
     step = max(1, CELLS // max(questions, 1))
     for begin in range(0, draws, step):
         size = min(step, draws - begin)
-        chosen = random.integers(questions, size=(size, questions)) + questions * np.arange(size)[:, None]
-        flat = np.bincount(chosen.ravel(), minlength=size * questions)
+        questions_drawn = random.integers(questions, size=(size, questions)) + questions * np.arange(size)[:, None]
+        flat = np.bincount(questions_drawn.ravel(), minlength=size * questions)
         yield flat.reshape(size, questions).astype(np.float64)
 
 
@@ -113,17 +117,19 @@ class _Differences:
         self.names, self.questions = [*means, *self.others], len(first.values)
         kept = [metric.kept(first.values) for metric in means.values()]
         self.kept = np.array(kept).reshape(len(means), self.questions).T  # (Q, means)
-        gaps = []
+        differences = []
         for runs in contrasts:
-            apart = np.mean(
+            difference = np.mean(
                 [np.sum([w * points.values for w, points in run], axis=0) for run in runs], axis=0
             )  # (Q, k)
-            gaps += [metric.scale * flags * apart[:, metric.column] for metric, flags in zip(means.values(), kept)]
-        self.gaps = np.array(gaps).reshape(len(gaps), self.questions).T  # (Q, contrasts * means)
+            differences += [
+                metric.scale * flags * difference[:, metric.column] for metric, flags in zip(means.values(), kept)
+            ]
+        self.differences = np.array(differences).reshape(len(differences), self.questions).T  # (Q, contrasts * means)
 
     def under(self, counts: Values) -> Values:
         """(D, contrasts, metrics) for counts (D, Q)."""
-        sums = (counts @ self.gaps).reshape(len(counts), len(self.contrasts), self.kept.shape[1])
+        sums = (counts @ self.differences).reshape(len(counts), len(self.contrasts), self.kept.shape[1])
         with np.errstate(invalid="ignore"):  # 0 / 0: a resample without any question that counts
             means = sums / (counts @ self.kept)[:, None]
         return np.concatenate([means, [self._others(row) for row in counts]], axis=2) if self.others else means
@@ -144,10 +150,10 @@ class _Differences:
 
 
 def _intervals(names: Sequence[str], observed: Values, drawn: Values) -> dict[str, Interval]:
-    found = {}
+    intervals = {}
     for name, difference, values in zip(names, observed, drawn.T):
         defined = values[np.isfinite(values)]
         if np.isfinite(difference) and len(defined):
             low, high = np.percentile(defined, [2.5, 97.5])
-            found[name] = Interval(float(difference), float(low), float(high))
-    return found
+            intervals[name] = Interval(float(difference), float(low), float(high))
+    return intervals

@@ -92,18 +92,18 @@ def fit_calibration(no_answer: ArrayLike, has_answer: ArrayLike) -> Calibration 
     scores = np.clip(np.asarray(no_answer, np.float64), -SATURATED, SATURATED)
     inputs = np.stack([scores, np.ones(total)], axis=1)  # (Q, 2)
     targets = np.where(unanswerable, (without + 1) / (without + 2), 1 / (total - without + 2))
-    found = np.zeros(2)
+    curve = np.zeros(2)
     for _ in range(100):  # Newton's method; converges in about ten steps
-        given = _logistic(inputs @ found)
-        gradient = inputs.T @ (given - targets)
-        curvature = (inputs * (given * (1 - given) + 1e-9)[:, None]).T @ inputs
+        probabilities = _logistic(inputs @ curve)
+        gradient = inputs.T @ (probabilities - targets)
+        curvature = (inputs * (probabilities * (1 - probabilities) + 1e-9)[:, None]).T @ inputs
         step = np.linalg.lstsq(curvature, gradient, rcond=None)[0]
-        while _cross_entropy(inputs @ (found - step), targets) > _cross_entropy(inputs @ found, targets) + 1e-9:
+        while _cross_entropy(inputs @ (curve - step), targets) > _cross_entropy(inputs @ curve, targets) + 1e-9:
             step = step / 2
-        found = found - step
+        curve = curve - step
         if np.abs(step).max() < 1e-9:
             break
-    slope, intercept = map(float, found)
+    slope, intercept = map(float, curve)
     return Calibration(slope, intercept, 1 - without / total) if slope > 1e-6 else None
 
 
@@ -124,24 +124,24 @@ def reliability(probability: ArrayLike, happened: ArrayLike, bins: int = 10) -> 
 
     confidence: the mean probability given, observed: the share that happened. Equal for a calibrated score.
     """
-    given, seen = np.asarray(probability, np.float64), np.asarray(happened, np.float64)
-    where = np.minimum((given * bins).astype(int), bins - 1)  # 1.0 belongs to the last range
+    probabilities, seen = np.asarray(probability, np.float64), np.asarray(happened, np.float64)
+    bin_of = np.minimum((probabilities * bins).astype(int), bins - 1)  # 1.0 belongs to the last range
     return [
         {
-            "confidence": float(given[where == number].mean()),
-            "observed": float(seen[where == number].mean()),
-            "questions": int((where == number).sum()),
+            "confidence": float(probabilities[bin_of == index].mean()),
+            "observed": float(seen[bin_of == index].mean()),
+            "questions": int((bin_of == index).sum()),
         }
-        for number in range(bins)
-        if (where == number).any()
+        for index in range(bins)
+        if (bin_of == index).any()
     ]
 
 
 def calibration_error(curve: Sequence[dict[str, Any]]) -> float | None:
     """Expected calibration error of a reliability curve: the mean distance of confidence and observed, by questions."""
     total = sum(point["questions"] for point in curve)
-    apart = (abs(point["confidence"] - point["observed"]) * point["questions"] for point in curve)
-    return sum(apart) / total if total else None
+    distances = (abs(point["confidence"] - point["observed"]) * point["questions"] for point in curve)
+    return sum(distances) / total if total else None
 
 
 def auroc(score: ArrayLike, happened: ArrayLike) -> float | None:

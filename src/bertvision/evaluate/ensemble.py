@@ -59,9 +59,9 @@ class Member:
         return f"{self.name} @ epoch {self.epoch:g}, seed {self.seed}"
 
     def to_json(self) -> dict[str, Any]:
-        about: dict[str, Any] = {"head": self.head, "seed": self.seed, "epoch": self.epoch}
-        about |= {} if self.fraction == 1 else {"fraction": self.fraction}
-        return about | ({} if self.head_epochs is None else {"head_epochs": self.head_epochs})
+        table: dict[str, Any] = {"head": self.head, "seed": self.seed, "epoch": self.epoch}
+        table |= {} if self.fraction == 1 else {"fraction": self.fraction}
+        return table | ({} if self.head_epochs is None else {"head_epochs": self.head_epochs})
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Ensemble:
     @property
     def parts(self) -> str:
         """The display names of the members. Checkpoint and seed are added if members differ in them."""
-        names = [one.name if len(self.cells) == 1 else one.label for one in self.members]
+        names = [member.name if len(self.cells) == 1 else member.label for member in self.members]
         how = f", {self.how}" if self.chosen in ("pair", "best") and self.how != "max" else ""
         return " + ".join(names) + how
 
@@ -170,17 +170,21 @@ def greedy_selection(
     chosen: Counter[T] = Counter()
     best = -math.inf
     for _ in range(MOST):
-        open_to = [one for one in candidates if (repeats and chosen != Counter([one])) or one not in chosen]
-        found = [(score(_shares(chosen + Counter([one]))), one) for one in open_to]
-        if not found:
+        allowed = [
+            candidate
+            for candidate in candidates
+            if (repeats and chosen != Counter([candidate])) or candidate not in chosen
+        ]
+        scored = [(score(_shares(chosen + Counter([candidate]))), candidate) for candidate in allowed]
+        if not scored:
             break
-        top, one = max(found, key=lambda pair: pair[0])
-        if not top > best:
+        best_score, candidate = max(scored, key=lambda pair: pair[0])
+        if not best_score > best:
             break
-        best = top
-        chosen[one] += 1
+        best = best_score
+        chosen[candidate] += 1
     return _shares(chosen), best
 
 
 def _shares(chosen: Counter[T]) -> dict[T, float]:
-    return {one: count / chosen.total() for one, count in chosen.items()}
+    return {candidate: count / chosen.total() for candidate, count in chosen.items()}

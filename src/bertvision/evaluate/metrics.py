@@ -18,12 +18,12 @@ def accuracy(gold: Numbers, predicted: Numbers) -> float:
 def f1(gold: Numbers, predicted: Numbers, classes: int = 2) -> float:
     """Of two labels, F1 of the second; of more, the mean of the F1 of those that occur in either."""
     counts = confusion(gold, predicted, classes)
-    right, seen = counts.diagonal(), counts.sum(axis=0) + counts.sum(axis=1)  # (C,) true positives; 2 TP + FP + FN
-    each = np.divide(200.0 * right, seen, out=np.zeros(classes), where=seen > 0)
-    occurring = seen > 0
+    right, possible = counts.diagonal(), counts.sum(axis=0) + counts.sum(axis=1)  # (C,) true positives; 2 TP + FP + FN
+    per_class = np.divide(200.0 * right, possible, out=np.zeros(classes), where=possible > 0)
+    occurring = possible > 0
     if classes == 2:
-        return float(each[1])
-    return float(each[occurring].mean()) if occurring.any() else 0.0
+        return float(per_class[1])
+    return float(per_class[occurring].mean()) if occurring.any() else 0.0
 
 
 def matthews(gold: Numbers, predicted: Numbers, classes: int = 2) -> float:
@@ -51,8 +51,8 @@ def spearman(gold: Numbers, predicted: Numbers) -> float:
 
 def ranks(values: Numbers) -> Numbers:
     """(n,) ranks from 1, the mean of their ranks for those that are equal."""
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(count) - (count - 1) / 2)[place]
+    _, index, count = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(count) - (count - 1) / 2)[index]
 
 
 def confusion(gold: Numbers, predicted: Numbers, classes: int) -> Numbers:

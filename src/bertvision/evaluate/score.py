@@ -42,11 +42,11 @@ class Cost:
     infer_flops: int | None = None
 
     def to_json(self) -> dict[str, float]:
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        values = {column.name: getattr(self, column.name) for column in fields(self)}
         return {key: value for key, value in values.items() if value is not None}
 
 
-COSTS = tuple(one.name for one in fields(Cost))
+COSTS = tuple(column.name for column in fields(Cost))
 
 
 def join_costs(costs: Mapping[Member, Cost]) -> Cost:
@@ -55,12 +55,14 @@ def join_costs(costs: Mapping[Member, Cost]) -> Cost:
     others = [cost for cost in costs.values() if cost is not first]
     added = sum(cost.parameters or 0 for cost in others)  # what a head adds to the encoder is what was trained of it
     feed = max(cost.feed_seconds or 0.0 for cost in costs.values())
-    own = sum((cost.head_seconds or 0.0) - (cost.feed_seconds or 0.0) for cost in costs.values())
-    head_seconds = round(feed + own, 3)
+    heads_alone = sum((cost.head_seconds or 0.0) - (cost.feed_seconds or 0.0) for cost in costs.values())
+    head_seconds = round(feed + heads_alone, 3)
     tuning = first.tuning_seconds or 0.0
     feeds = [cost.feed_flops for cost in costs.values()]
-    fed = None if None in feeds else max(feed or 0 for feed in feeds)
-    flops = total_flops([fed, *(cost.head_flops for cost in costs.values()), *(-(feed or 0) for feed in feeds)])
+    shared_flops = None if None in feeds else max(feed or 0 for feed in feeds)
+    flops = total_flops(
+        [shared_flops, *(cost.head_flops for cost in costs.values()), *(-(feed or 0) for feed in feeds)]
+    )
     return Cost(
         (first.parameters or 0) + added,
         (first.total_parameters or 0) + added,
@@ -70,7 +72,7 @@ def join_costs(costs: Mapping[Member, Cost]) -> Cost:
         round(tuning + head_seconds, 3),
         (first.disk_bytes or 0) + WEIGHT_BYTES * added,
         tuning_flops=first.tuning_flops,
-        feed_flops=fed,
+        feed_flops=shared_flops,
         head_flops=flops,
         train_flops=total_flops([first.tuning_flops, flops]),
     )
@@ -78,8 +80,8 @@ def join_costs(costs: Mapping[Member, Cost]) -> Cost:
 
 def total_flops(parts: Iterable[int | None]) -> int | None:
     """The sum; None if a part is not known."""
-    known = list(parts)
-    return None if None in known else sum(filter(None, known))
+    flops = list(parts)
+    return None if None in flops else sum(filter(None, flops))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +127,9 @@ class Score:
         row: dict[str, Any] = {"variant": self.variant} if self.variant else {}
         row |= {"seed": self.seed, "checkpoint": self.epoch, "member": ensemble.name, "role": ensemble.role}
         if ensemble.is_single:
-            one = ensemble.members[0]
-            row |= {} if one.fraction == 1 else {"fraction": one.fraction}
-            row |= {} if one.head_epochs is None else {"head_epochs": one.head_epochs}
+            member = ensemble.members[0]
+            row |= {} if member.fraction == 1 else {"fraction": member.fraction}
+            row |= {} if member.head_epochs is None else {"head_epochs": member.head_epochs}
         else:
             row |= {"parts": ensemble.parts, "how": ensemble.how}
         row |= {"threshold": self.threshold, "threshold_from": self.threshold_from, **self.metrics}
@@ -174,9 +176,11 @@ def pareto_front(cost: Sequence[float], score: Sequence[float]) -> NDArray[np.bo
     """
     costs, scores = np.asarray(cost, np.float64), np.asarray(score, np.float64)
     front = np.zeros(len(costs), bool)
-    known = np.flatnonzero(np.isfinite(costs) & np.isfinite(scores))
+    comparable = np.flatnonzero(np.isfinite(costs) & np.isfinite(scores))
     best = -math.inf  # the highest score at any lower cost
-    order = known[np.lexsort((-scores[known], costs[known]))]  # cheapest first; of equal cost the best first
+    order = comparable[
+        np.lexsort((-scores[comparable], costs[comparable]))
+    ]  # cheapest first; of equal cost the best first
     for group in np.split(order, np.flatnonzero(np.diff(costs[order])) + 1):
         if len(group) and scores[group[0]] > best:
             best = scores[group[0]]

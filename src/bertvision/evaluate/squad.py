@@ -4,10 +4,10 @@
 A prediction is a text; the empty text says "no answer". All totals are percentages.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bertvision.data.squad import normalize
+from bertvision.data.squad import normalize, questions
 from bertvision.errors import UserError
 
 
@@ -48,20 +48,27 @@ def question_scores(
     articles: Sequence[Mapping[str, Any]], predictions: Mapping[str, str]
 ) -> dict[str, tuple[float, float]]:
     """{question id: (exact, f1)}, each between 0 and 1 and the best over the gold answers; no threshold applied."""
-    golds = {question["id"]: _golds(question) for question in _questions(articles)}
+    golds = {qa["id"]: gold_texts(answer["text"] for answer in qa["answers"]) for qa in questions(articles)}
     if not golds:
         raise UserError("data: there is no question to score; give a file in SQuAD format with at least one")
     _need_all(golds, predictions, "prediction")
-    result: dict[str, tuple[float, float]] = {}
-    for key, texts in golds.items():
-        predicted = normalize(predictions[key])
-        result[key] = int(predicted in texts), max(_overlap(gold.split(), predicted.split()) for gold in texts)
-    return result
+    return {key: text_scores(texts, predictions[key]) for key, texts in golds.items()}
+
+
+def gold_texts(answers: Iterable[str]) -> list[str]:
+    """Distinct normalised gold answers; those of which nothing is left do not count, and none at all means ""."""
+    return [text for text in dict.fromkeys(map(normalize, answers)) if text] or [""]
+
+
+def text_scores(golds: Sequence[str], text: str) -> tuple[float, float]:
+    """(exact, f1) of a predicted text, each between 0 and 1 and the best over `golds`, see `gold_texts`."""
+    predicted = normalize(text)
+    return int(predicted in golds), max(_overlap(gold.split(), predicted.split()) for gold in golds)
 
 
 def answerable(articles: Sequence[Mapping[str, Any]]) -> dict[str, bool]:
     """{question id: whether the data gives it an answer}."""
-    return {question["id"]: bool(question["answers"]) for question in _questions(articles)}
+    return {qa["id"]: bool(qa["answers"]) for qa in questions(articles)}
 
 
 def best_threshold(
@@ -113,16 +120,6 @@ def _overlap(gold: list[str], predicted: list[str]) -> float:
     return (2 * precision * recall) / (precision + recall)
 
 
-def _questions(articles: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    return (question for article in articles for paragraph in article["paragraphs"] for question in paragraph["qas"])
-
-
-def _golds(question: Mapping[str, Any]) -> list[str]:
-    """Distinct normalised gold answers; those of which nothing is left do not count, and none at all means ""."""
-    texts = dict.fromkeys(normalize(answer["text"]) for answer in question["answers"])
-    return [text for text in texts if text] or [""]
-
-
 def _empty_above(
     scores: Mapping[str, float], unsure: Mapping[str, float], has_answer: Mapping[str, bool], threshold: float
 ) -> dict[str, float]:
@@ -139,10 +136,10 @@ def _totals(prefix: str, exacts: Mapping[str, float], f1s: Mapping[str, float], 
     }
 
 
-def _need_all(wanted: Mapping[str, Any], given: Mapping[str, Any], what: str) -> None:
+def _need_all(wanted: Mapping[str, Any], given: Mapping[str, Any], noun: str) -> None:
     missing = [key for key in wanted if key not in given]
     if missing:
         raise UserError(
-            f"predictions: {len(missing)} of {len(wanted)} questions have no {what}, first {missing[0]!r}; "
+            f"predictions: {len(missing)} of {len(wanted)} questions have no {noun}, first {missing[0]!r}; "
             "give one for every question of the data"
         )

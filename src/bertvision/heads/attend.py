@@ -35,9 +35,9 @@ class LayerEncoder(nn.Module):
     def forward(self, query: Tensor, layers: Tensor) -> Tensor:
         # Because the query is the same for all tokens, (K h) . q = h . (K' q): keys are never made. And because the
         # value map is linear, layers are mixed before it, which spares L - 1 of L products.
-        asked = self.query(query).view(self.heads, -1)  # (n, H / n)
+        query_by_head = self.query(query).view(self.heads, -1)  # (n, H / n)
         by_head = self.key.weight.unflatten(0, (self.heads, -1))  # (n, H / n, H)
-        keys = torch.einsum("nd,ndh->nh", asked, by_head) / math.sqrt(asked.shape[1])  # (n, H)
+        keys = torch.einsum("nd,ndh->nh", query_by_head, by_head) / math.sqrt(query_by_head.shape[1])  # (n, H)
 
         def encode(part: Tensor) -> Tensor:
             attention = linear(part, keys).softmax(dim=1)  # (b, L, S, n)
@@ -103,9 +103,8 @@ class Attend(Head):
         layers = states.layers
         if self.form == "encoder":
             merged = (encoder(query, layers) for query, encoder in zip(self.queries, self.encoders))  # (B, S, H) each
-            logits = torch.stack(
-                [token @ query for token, query in zip(merged, self.queries)], dim=-1
-            )  # (B, S, outputs)
+            columns = [tokens @ query for tokens, query in zip(merged, self.queries)]  # (B, S) each
+            logits = torch.stack(columns, dim=-1)  # (B, S, outputs)
         else:
             matched = linear(layers, self.queries)  # (B, L, S, outputs)
             # q . sum_l a_l h_l = sum_l a_l (q . h_l): the merged vectors need not be made.

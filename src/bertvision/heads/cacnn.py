@@ -106,8 +106,8 @@ class ContextCNN(Head):
         maps = gelu(slide(linear(last, self.weight).unflatten(2, (self.kernel, -1))) + self.bias)  # (B, S, F)
         filters = self.filters(maps, states.mask)  # (B, k * G, H)
         products = torch.bmm(last, filters.mT).unflatten(2, (self.kernel, -1))  # (B, S, k, G)
-        found = gelu(slide(products))  # (B, S, G)
-        return self.readout(torch.cat([last, found], dim=-1) if self.beside else found)
+        generated_maps = gelu(slide(products))  # (B, S, G)
+        return self.readout(torch.cat([last, generated_maps], dim=-1) if self.beside else generated_maps)
 
     def filters(self, maps: Tensor, mask: Tensor) -> Tensor:
         """Each example's own filters: (B, k * G, H), piece by piece."""

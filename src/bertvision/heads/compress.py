@@ -98,8 +98,8 @@ class Compress(Head):
         if self.places:  # rows are added up: the bias counts once, at [CLS]
             bias = pad(bias[None], (0, 0, 0, tokens - 1))  # (S, outputs)
         logits = in_slices(read_squeezed, floats, squeezed) + bias
-        for one, weight in zip(self._beside(layers, mix), rest, strict=True):
-            logits = logits + (torch.einsum("bsh,sho->bso", one, weight) if self.places else linear(one, weight))
+        for part, weight in zip(self._further_inputs(layers, mix), rest, strict=True):
+            logits = logits + (torch.einsum("bsh,sho->bso", part, weight) if self.places else linear(part, weight))
         return logits
 
     def layer_weights(self) -> Tensor | None:
@@ -109,11 +109,16 @@ class Compress(Head):
         norms = self._readout_parts(self.places)[0].detach().flatten(1).norm(dim=1)  # (L,)
         return norms / norms.sum()
 
-    def _beside(self, layers: Tensor, mix: Tensor | None) -> list[Tensor]:
+    def _further_inputs(self, layers: Tensor, mix: Tensor | None) -> list[Tensor]:
         """The further inputs of W beside the squeezed layers, (B, S, size or H) each."""
-        found = [self.second(mix.unsqueeze(1)).squeeze(1)] if self.second is not None and mix is not None else []
-        found += [layers[:, -1]] if self.skip else []
-        return [*found, mix] if self.beside and mix is not None else found
+        parts = []
+        if self.second is not None and mix is not None:
+            parts.append(self.second(mix.unsqueeze(1)).squeeze(1))  # (B, S, size)
+        if self.skip:
+            parts.append(layers[:, -1])  # (B, S, H)
+        if self.beside and mix is not None:
+            parts.append(mix)  # (B, S, H)
+        return parts
 
     def _readout_parts(self, tokens: int) -> tuple[Tensor, list[Tensor]]:
         """W as it is applied: (L, A, outputs) for the squeezed layers, and (outputs, H) for each part beside them.
@@ -129,8 +134,7 @@ class Compress(Head):
             raise UserError(
                 f"head.places: {tokens} tokens for {self.places} places; give data.max_length = {self.places}"
             )
-        whole = self.readout.weight.unflatten(1, (self.places, -1))[:, :tokens].permute(
-            1, 2, 0
-        )  # (S, features, outputs)
+        by_place = self.readout.weight.unflatten(1, (self.places, -1))[:, :tokens]  # (outputs, S, features)
+        whole = by_place.permute(1, 2, 0)  # (S, features, outputs)
         squeezed, *rest = whole.split(self.sizes, dim=1)
         return squeezed.unflatten(1, (-1, size)).transpose(0, 1), rest

@@ -32,10 +32,10 @@ class LaidOut(torch.autograd.Function):
         padded = pad(image, (LARGEST // 2, LARGEST // 2, rows // 2, rows // 2))
         windows = padded.unfold(2, rows, 1).unfold(3, LARGEST, STRIDE)  # (B, C, S, W', rows, 7)
         windows = windows.permute(0, 2, 3, 1, 4, 5).flatten(3)  # (B, S, W', C * rows * 7)
-        found = linear(windows, kernel.flatten(1), bias)
-        ctx.save_for_backward(windows.to(found.dtype), kernel.to(found.dtype))  # bf16 under autocast
+        features = linear(windows, kernel.flatten(1), bias)
+        ctx.save_for_backward(windows.to(features.dtype), kernel.to(features.dtype))  # bf16 under autocast
         ctx.width = image.shape[3]
-        return found
+        return features
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
@@ -44,9 +44,8 @@ class LaidOut(torch.autograd.Function):
         of_kernel = (gradient.T @ windows.flatten(0, 2)).view(kernel.shape)
         of_image = None
         if ctx.needs_input_grad[0]:
-            products = (
-                kernel.flatten(1).T @ gradient.T
-            )  # (C * rows * 7, B * S * W'): each place of a kernel in one piece
+            # (C * rows * 7, B * S * W'): each element of a kernel in one piece
+            products = kernel.flatten(1).T @ gradient.T
             of_image = _added_up(products.view(*kernel.shape[1:], *windows.shape[:3]), ctx.width)
         return of_image, of_kernel, gradient.sum(dim=0)
 
@@ -57,9 +56,9 @@ def _added_up(products: Tensor, width: int) -> Tensor:
     # the padded width in steps of four: place x of a window at step w is unit x % 4 of step w + x // 4
     total = products.new_zeros(channels, batch, tokens + rows - 1, steps + (size - 1) // STRIDE, STRIDE)
     for row in range(rows):
-        for place in range(size):
-            step = place // STRIDE
-            total[:, :, row : row + tokens, step : step + steps, place % STRIDE] += products[:, row, place]
+        for column in range(size):
+            step = column // STRIDE
+            total[:, :, row : row + tokens, step : step + steps, column % STRIDE] += products[:, row, column]
     above, side = rows // 2, size // 2
     return total.flatten(3)[:, :, above : above + tokens, side : side + width].transpose(0, 1)
 
@@ -96,11 +95,13 @@ class Bundle(nn.Module):
 
     def forward(self, image: Tensor, kernel: Tensor) -> Tensor:
         if eager_on_cpu(image):
-            found = LaidOut.apply(image, kernel, self.bias)
+            features = LaidOut.apply(image, kernel, self.bias)
         else:
             padding = (self.rows // 2, LARGEST // 2)
-            found = conv2d(image, kernel, self.bias, (1, STRIDE), padding).permute(0, 2, 3, 1)  # (B, S, W', sizes * F)
-        return gelu(found).flatten(2)  # (B, S, W' * sizes * F)
+            features = conv2d(image, kernel, self.bias, (1, STRIDE), padding).permute(
+                0, 2, 3, 1
+            )  # (B, S, W', sizes * F)
+        return gelu(features).flatten(2)  # (B, S, W' * sizes * F)
 
 
 class Parallel(nn.Module):
@@ -126,10 +127,10 @@ class Parallel(nn.Module):
         near, far = self.near.kernel(), self.far.kernel() if self.far else None
 
         def find(part: Tensor) -> Tensor:
-            found = self.near(part, near)
+            features = self.near(part, near)
             if self.far:
-                found = torch.cat([found, self.far(part[..., ::STRIDE], far)], dim=-1)
-            return gelu(self.dense(found))  # (b, S, hidden)
+                features = torch.cat([features, self.far(part[..., ::STRIDE], far)], dim=-1)
+            return gelu(self.dense(features))  # (b, S, hidden)
 
         return in_slices(find, image.shape[2] * self.dense.in_features, image)
 
@@ -137,6 +138,18 @@ class Parallel(nn.Module):
         """How strongly each channel is read: the norm of all kernels on it, (C,)."""
         kernels = [*self.near.kernels, *(self.far.kernels if self.far else ())]
         return torch.cat([kernel.detach().transpose(0, 1).flatten(1) for kernel in kernels], dim=1).norm(dim=1)
+
+
+Trunk = Parallel | Inception | Xception | ShortXception | FullXception
+
+
+def _deep_trunk(form: str, network: str, channels: int, width: int, tokens: bool) -> Trunk:
+    """The network of form "inception" or "xception". tokens: whether it reads all tokens rather than [CLS] alone."""
+    if form == "inception":
+        return Inception(channels, width, tokens)
+    if tokens:
+        return Xception(channels, width)
+    return FullXception(channels) if network == "full" else ShortXception(channels)
 
 
 @register("conv")
@@ -173,8 +186,7 @@ class Conv(Head):
         positions: Literal["all", "cls"] = "all",
     ) -> None:
         super().__init__()
-        parallel = form in ("row", "grid")
-        tokens = positions == "all"
+        parallel, tokens = form in ("row", "grid"), positions == "all"
         if form == "grid" and not tokens:
             raise Impossible("form", "'grid' looks at neighbouring tokens, and this head reads [CLS] alone; use 'row'")
         if not parallel and (dilated or filters != 8):
@@ -192,15 +204,10 @@ class Conv(Head):
         self.pool = None if input == "states" else LayerPool(layers, weights)
         self.squeeze = Squeeze(1, width, COMPRESSED) if input == "compressed" else None
         channels = layers + pooled if input == "states" else 1
-        self.trunk: Parallel | Inception | Xception | ShortXception | FullXception
         if parallel:
-            self.trunk = Parallel(channels, width, form, filters, dilated)
-        elif form == "inception":
-            self.trunk = Inception(channels, width, tokens)
-        elif tokens:
-            self.trunk = Xception(channels, width)
+            self.trunk: Trunk = Parallel(channels, width, form, filters, dilated)
         else:
-            self.trunk = FullXception(channels) if network == "full" else ShortXception(channels)
+            self.trunk = _deep_trunk(form, network, channels, width, tokens)
         extras = (COMPRESSED if self.squeeze else 0) + (width if skip else 0)
         self.readout = nn.Linear(self.trunk.features + extras, outputs)
 
@@ -212,8 +219,8 @@ class Conv(Head):
             features.append(self.squeeze(image).squeeze(1))  # (B, S, 386)
         if self.skip:
             features.append(layers[:, -1])  # (B, S, H)
-        seen = dropout(torch.cat(features, dim=-1), self.dropout, self.training)
-        return self.readout(seen)
+        read = dropout(torch.cat(features, dim=-1), self.dropout, self.training)  # (B, S, features + extras)
+        return self.readout(read)
 
     def layer_weights(self) -> Tensor | None:
         """The learned mix; with input = "states" the norm of the first kernels that read each layer, as shares."""

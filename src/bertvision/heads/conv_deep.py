@@ -92,8 +92,8 @@ class InceptionBlock(nn.Module):
 
     def forward(self, image: Tensor, mask: Tensor) -> Tensor:
         maximum = relu(self.maximum(highest(image, 3, stride=1)))
-        seen = [relu(self.one(image)), self.three(image, mask), self.five(image, mask), maximum]
-        return self.norm(torch.cat(seen, dim=-1))  # (B, S, W, O)
+        branches = [relu(self.one(image)), self.three(image, mask), self.five(image, mask), maximum]
+        return self.norm(torch.cat(branches, dim=-1))  # (B, S, W, O)
 
 
 class Inception(nn.Module):
@@ -157,14 +157,14 @@ class XceptionBlock(nn.Module):
         self.norm = nn.LayerNorm(sizes[-1]) if changes else None
 
     def forward(self, image: Tensor, mask: Tensor) -> Tensor:
-        seen = image
+        residual = image
         for step in self.steps:
-            seen = step(relu(seen), mask)
+            residual = step(relu(residual), mask)
         if self.stride > 1:
-            seen = highest(seen, self.stride + 1, self.stride)
+            residual = highest(residual, self.stride + 1, self.stride)
         if self.shortcut is None or self.norm is None:
-            return image + seen
-        return self.norm(self.shortcut(image[:, :, :: self.stride])) + seen
+            return image + residual
+        return self.norm(self.shortcut(image[:, :, :: self.stride])) + residual
 
 
 class Xception(nn.Module):

@@ -129,8 +129,8 @@ class Head(nn.Module):
 
     def encoder_weights(self) -> Tensor | None:
         """The same for all layers of the encoder, those above its `depth` too, which are 0."""
-        own = self.layer_weights()
-        return None if own is None else pad(own, (0, self.above))
+        weights = self.layer_weights()
+        return None if weights is None else pad(weights, (0, self.above))
 
 
 def register(kind: str) -> Callable[[type[Head]], type[Head]]:
@@ -146,9 +146,13 @@ def register(kind: str) -> Callable[[type[Head]], type[Head]]:
 
 def options(kind: str) -> dict[str, Option]:
     """The options of a head kind: its keyword-only arguments, but for those that the task decides."""
-    declared = inspect.signature(HEADS[kind].__init__, eval_str=True).parameters.values()
-    keywords = [one for one in declared if one.kind is one.KEYWORD_ONLY and one.name not in GIVEN]
-    return {one.name: Option(one.annotation, one.default) for one in keywords}
+    parameters = inspect.signature(HEADS[kind].__init__, eval_str=True).parameters.values()
+    keyword_only = [
+        parameter
+        for parameter in parameters
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in GIVEN
+    ]
+    return {parameter.name: Option(parameter.annotation, parameter.default) for parameter in keyword_only}
 
 
 def check_spec(spec: Mapping[str, Any], where: str = "head") -> None:
@@ -157,14 +161,14 @@ def check_spec(spec: Mapping[str, Any], where: str = "head") -> None:
         raise UserError(f"{where}: a head needs a kind; there is: {', '.join(sorted(HEADS))}")
     kind = spec["kind"]
     HEADS.named(kind, f"{where}.kind")
-    known = options(kind)
+    declared = options(kind)
     for name, value in spec.items():
         if name == "kind":
             continue
-        if name not in known and name not in COMMON:
-            hint = nearest(str(name), known) if known else "it has no options"
+        if name not in declared and name not in COMMON:
+            hint = nearest(str(name), declared) if declared else "it has no options"
             raise UserError(f"{where}.{name}: {kind!r} has no such option; {hint}")
-        validate(known[name].hint if name in known else COMMON[name], value, f"{where}.{name}")
+        validate(declared[name].hint if name in declared else COMMON[name], value, f"{where}.{name}")
 
 
 def check_heads(recipe: Recipe, where: str) -> None:
@@ -210,24 +214,24 @@ def build_head(spec: Mapping[str, Any], *, layers: int, width: int, task: str, o
     outputs: logits per position, where the task does not fix them (spans: 2, score: 1); 2 by default.
     """
     check_spec(spec)
-    serves = TASKS.named(task, "task")
+    task_class = TASKS.named(task, "task")
     if layers < 1 or width < 1:
         raise UserError(f"head: layers ({layers}) and width ({width}) must be positive")
     cls = HEADS[spec["kind"]]
-    reduce: Reduce = spec.get("reduce", serves.reduce)
-    if serves.reduce == "none" and reduce != "none":
+    reduce: Reduce = spec.get("reduce", task_class.reduce)
+    if task_class.reduce == "none" and reduce != "none":
         raise Impossible("reduce", f"the task {task!r} takes the logits of every token; leave it out")
     single = reduce in ("first", "compare")  # row that the head reads
     if cls.needs_tokens and single:
         why = "cannot compare texts" if reduce == "compare" else f"cannot read [CLS] alone, as the task {task!r} does"
         hint = "take another kind" if reduce == "compare" else 'give reduce = "mean"'
         raise UserError(f"head {spec['kind']!r} {why}; {hint}")
-    outputs = serves.outputs if isinstance(serves.outputs, int) else 2 if outputs is None else outputs
+    outputs = task_class.outputs if isinstance(task_class.outputs, int) else 2 if outputs is None else outputs
     if outputs < 1:
         raise UserError(f"head: outputs must be at least 1, not {outputs}")
-    given = {"positions": "cls" if single else "all", "bias": not serves.positions_compete}
-    wanted = inspect.signature(cls.__init__).parameters
-    arguments = {name: value for name, value in given.items() if name in wanted}
+    by_task = {"positions": "cls" if single else "all", "bias": not task_class.positions_compete}
+    parameters = inspect.signature(cls.__init__).parameters
+    arguments = {name: value for name, value in by_task.items() if name in parameters}
     arguments |= {name: value for name, value in spec.items() if name != "kind" and name not in COMMON}
     depth = spec.get("depth", layers - 1)
     if depth >= layers:
@@ -259,9 +263,9 @@ def head_size(
         raise TooLarge(key, one_line(error, 100)) from None
 
 
-def saved_spec(spec: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:
-    """A spec from a file, meaning what it meant when it was saved. about: what was noted with it."""
-    old = about.get("specs") != SPECS and spec["kind"] in HEADS
+def saved_spec(spec: Mapping[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
+    """A spec from a file, meaning what it meant when it was saved. notes: what was saved beside it."""
+    old = notes.get("specs") != SPECS and spec["kind"] in HEADS
     return HEADS[spec["kind"]].as_in_0_1(spec) if old else dict(spec)
 
 

@@ -101,8 +101,8 @@ class Pool(Head):
         return self.readout(self.pool(states.layers))
 
     def layer_weights(self) -> Tensor | None:
-        own = self.pool.layer_weights()
-        return None if own is None else pad(own, (self.lowest, 0))
+        weights = self.pool.layer_weights()
+        return None if weights is None else pad(weights, (self.lowest, 0))
 
 
 @register("probe")
@@ -128,6 +128,6 @@ class Probe(Head):
 
     def layer_weights(self) -> Tensor | None:
         """The learned mix; all of it on one layer without cumulative."""
-        own = torch.ones(1) if self.pool is None else self.pool.layer_weights()
+        weights = torch.ones(1) if self.pool is None else self.pool.layer_weights()
         below = 0 if self.pool else self.layer
-        return None if own is None else pad(own, (below, self.layers - 1 - self.layer))
+        return None if weights is None else pad(weights, (below, self.layers - 1 - self.layer))

@@ -28,7 +28,7 @@ class Choices:
     values: tuple[Any, ...]
 
     def holds(self, value: Any) -> bool:
-        return any(type(value) is type(one) and value == one for one in self.values)
+        return any(type(value) is type(possible) and value == possible for possible in self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +52,22 @@ class Range:
 Space = dict[str, Choices | Range]
 
 
-def head_space(kind: str, tables: Sequence[Mapping[str, Any]], known: Mapping[str, Sequence[Any]]) -> Space:
+def head_space(kind: str, tables: Sequence[Mapping[str, Any]], in_recipe: Mapping[str, Sequence[Any]]) -> Space:
     """The search space of a kind of head: key -> its values.
 
-    tables: the recipe's `search`; where there are none, the learning rate and every option. known: values that heads of
-    this kind have in the recipe, by key: a range that is not the user's own is wide enough for them.
+    tables: the recipe's `search`; where there are none, the learning rate and every option. in_recipe: values that
+    heads of this kind have in the recipe, by key: a range that is not the user's own is wide enough for them.
     """
     if tables:
-        mine = [table for table in tables if table["key"] in TRAINING or table["key"] in options(kind)]
-        return {table["key"]: _told(kind, table) for table in mine}
-    usual = {"learning_rate": Range(*RATES, log=True)} | {
-        name: _usual(option) for name, option in options(kind).items()
+        own_tables = [table for table in tables if table["key"] in TRAINING or table["key"] in options(kind)]
+        return {table["key"]: _from_table(kind, table) for table in own_tables}
+    defaults = {"learning_rate": Range(*RATES, log=True)} | {
+        name: _default_values(option) for name, option in options(kind).items()
     }
     return {
-        name: one.widened(known.get(name, ())) if isinstance(one, Range) else one
-        for name, one in usual.items()
-        if one is not None
+        key: values.widened(in_recipe.get(key, ())) if isinstance(values, Range) else values
+        for key, values in defaults.items()
+        if values is not None
     }
 
 
@@ -93,66 +93,66 @@ def check_search(tables: Sequence[Mapping[str, Any]], kinds: Sequence[str], wher
     """UserError, naming search.N, unless these tables can be searched with heads of these kinds."""
     seen: set[str] = set()
     for number, table in enumerate(tables):
-        place = f"{where}: search.{number}"
+        entry = f"{where}: search.{number}"
         for name in table:
             if name not in TABLE:
-                raise UserError(f"{place}.{name}: unknown key; {nearest(str(name), TABLE)}")
+                raise UserError(f"{entry}.{name}: unknown key; {nearest(str(name), TABLE)}")
         key = table.get("key")
         if not isinstance(key, str):
-            raise UserError(f"{place}.key: name what is to be varied, for example learning_rate")
+            raise UserError(f"{entry}.key: name what is to be varied, for example learning_rate")
         having = [kind for kind in kinds if key in TRAINING or key in options(kind)]
         if not having:
             offered = {name for kind in kinds for name in options(kind)} | set(TRAINING)
-            raise UserError(f"{place}.key: no head of this recipe has {key!r}; {nearest(key, offered)}")
+            raise UserError(f"{entry}.key: no head of this recipe has {key!r}; {nearest(key, offered)}")
         if key in seen:
-            raise UserError(f"{place}.key: {key!r} is there twice; join them")
+            raise UserError(f"{entry}.key: {key!r} is there twice; join them")
         seen.add(key)
         if ("values" in table) == ("low" in table or "high" in table):
-            raise UserError(f"{place}: give {key} either values, or low and high")
+            raise UserError(f"{entry}: give {key} either values, or low and high")
         if "values" in table:
-            _check_values(table, having, place)
+            _check_values(table, having, entry)
         else:
-            _check_range(table, having, place)
+            _check_range(table, having, entry)
 
 
-def _check_values(table: Mapping[str, Any], kinds: Sequence[str], place: str) -> None:
+def _check_values(table: Mapping[str, Any], kinds: Sequence[str], where: str) -> None:
     values = table["values"]
     if not isinstance(values, list | tuple) or not values:
-        raise UserError(f"{place}.values: a list of at least one value")
+        raise UserError(f"{where}.values: a list of at least one value")
     if any(value in values[:index] for index, value in enumerate(values)):
-        raise UserError(f"{place}.values: give each once")
+        raise UserError(f"{where}.values: give each once")
     if "log" in table:
-        raise UserError(f"{place}.log: is for low and high, not for values")
+        raise UserError(f"{where}.log: is for low and high, not for values")
     for value in values:
-        _check_value(table["key"], value, kinds, f"{place}.values")
+        _check_value(table["key"], value, kinds, f"{where}.values")
 
 
-def _check_range(table: Mapping[str, Any], kinds: Sequence[str], place: str) -> None:
+def _check_range(table: Mapping[str, Any], kinds: Sequence[str], where: str) -> None:
     key = table["key"]
     for kind in kinds:
-        known = options(kind).get(key)
-        if known is not None and (known.type not in (int, float) or known.hint == Odd):
-            raise UserError(f"{place}.key: {key!r} has no low and high; give it values")
+        option = options(kind).get(key)
+        if option is not None and (option.type not in (int, float) or option.hint == Odd):
+            raise UserError(f"{where}.key: {key!r} has no low and high; give it values")
     for end in ("low", "high"):
         if end not in table:
-            raise UserError(f"{place}.{end}: is missing")
-        validate(Number, table[end], f"{place}.{end}")
-        _check_value(key, table[end], kinds, f"{place}.{end}")
+            raise UserError(f"{where}.{end}: is missing")
+        validate(Number, table[end], f"{where}.{end}")
+        _check_value(key, table[end], kinds, f"{where}.{end}")
     if table["low"] >= table["high"]:
-        raise UserError(f"{place}.low: {table['low']!r} must be less than high, {table['high']!r}")
-    if validate(bool, table.get("log", False), f"{place}.log") and table["low"] <= 0:
-        raise UserError(f"{place}.low: must be more than 0 with log = true")
+        raise UserError(f"{where}.low: {table['low']!r} must be less than high, {table['high']!r}")
+    if validate(bool, table.get("log", False), f"{where}.log") and table["low"] <= 0:
+        raise UserError(f"{where}.low: must be more than 0 with log = true")
 
 
-def _check_value(key: str, value: Any, kinds: Sequence[str], place: str) -> None:
+def _check_value(key: str, value: Any, kinds: Sequence[str], where: str) -> None:
     if key in TRAINING:
-        validate(TRAINING[key], value, place)
+        validate(TRAINING[key], value, where)
         return
     for kind in kinds:
-        check_spec({"kind": kind, key: value}, place)
+        check_spec({"kind": kind, key: value}, where)
 
 
-def _told(kind: str, table: Mapping[str, Any]) -> Choices | Range:
+def _from_table(kind: str, table: Mapping[str, Any]) -> Choices | Range:
     """As a table of the recipe says."""
     key = table["key"]
     number = float if key in TRAINING else options(kind)[key].type
@@ -161,7 +161,7 @@ def _told(kind: str, table: Mapping[str, Any]) -> Choices | Range:
     return Range(table["low"], table["high"], table.get("log", False), whole=number is int)
 
 
-def _usual(option: Option) -> Choices | Range | None:
+def _default_values(option: Option) -> Choices | Range | None:
     """The values worth trying, from how a head declares the option; None if it cannot be known from that."""
     if get_origin(option.type) is Literal:
         return Choices(get_args(option.type))

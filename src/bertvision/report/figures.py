@@ -91,29 +91,30 @@ def cost_figure(panels: Sequence[Panel], cost: Metric, across: bool = True) -> F
 
 
 def _draw_panel(axes: Axes, panel: Panel, cost: Metric, look: Mapping[str, tuple[str, str]]) -> None:
-    place = {id(row): (row.scores[cost.key].mean, row.scores[panel.metric.key].mean) for row in panel.rows}
+    point_of = {id(row): (row.scores[cost.key].mean, row.scores[panel.metric.key].mean) for row in panel.rows}
     backbone = sorted((row for row in panel.rows if row.role == "backbone"), key=lambda row: row.epoch)
     others = [row for row in panel.rows if row.role != "backbone"]
-    line, starts = [place[id(row)] for row in backbone], {row.epoch: place[id(row)] for row in backbone}
+    line, starts = [point_of[id(row)] for row in backbone], {row.epoch: point_of[id(row)] for row in backbone}
     if line:
         axes.plot(*zip(*line), "o-", color=GREY, linewidth=2.6, markersize=4.5)
-        ends = [line[-1][0], max(x for x, _ in place.values())]
+        ends = [line[-1][0], max(x for x, _ in point_of.values())]
         axes.plot(ends, [line[-1][1]] * 2, "--", color=GREY, linewidth=1.2, alpha=0.7)
     for row in backbone:  # beside the line; the first is close to the axis
         offset, side = ((5, -11), "left") if row is backbone[0] else ((-6, 4), "right")
-        axes.annotate(f"epoch {row.epoch:g}", place[id(row)], offset, textcoords="offset points", ha=side, fontsize=8)
+        label = f"epoch {row.epoch:g}"
+        axes.annotate(label, point_of[id(row)], offset, textcoords="offset points", ha=side, fontsize=8)
     for row in others:
-        (x, y), (colour, marker) = place[id(row)], look[row.name]
+        (x, y), (colour, marker) = point_of[id(row)], look[row.name]
         if row.epoch in starts:
             axes.plot(*zip(starts[row.epoch], (x, y)), ":", color=colour, linewidth=0.9, alpha=0.6)
-        if known := row.at_equal(cost.key, panel.metric.key):
-            rival = y - known.interval.difference
-            bar = [rival + known.interval.low, rival + known.interval.high]
+        if equal := row.at_equal(cost.key, panel.metric.key):
+            rival = y - equal.interval.difference
+            bar = [rival + equal.interval.low, rival + equal.interval.high]
             axes.plot([x, x], bar, color=colour, linewidth=1.6, alpha=0.55, solid_capstyle="butt")
         axes.plot(x, y, marker, color=colour, markersize=6)
     for x, y in panel.published:
         _draw_published(axes, x, y)
-    _cost_axis(axes, [x for x, _ in [*place.values(), *panel.published]])
+    _cost_axis(axes, [x for x, _ in [*point_of.values(), *panel.published]])
     axes.set(xlabel=cost.label, ylabel=panel.metric.label)
     axes.set_title(panel.title, fontsize=10, loc="left")
     axes.margins(x=0.08, y=0.1)
@@ -135,20 +136,20 @@ def front_figure(panel: Panel, cost: Metric) -> Figure:
     """The metric against a cost; the Pareto front is a line of larger, numbered points, named below. Published results
     are open marks."""
     rows, metric = panel.rows, panel.metric
-    costs, scores = (np.array([row.scores[number.key].mean for row in rows]) for number in (cost, metric))
+    costs, scores = (np.array([row.scores[key].mean for row in rows]) for key in (cost.key, metric.key))
     front = pareto_front(costs.tolist(), scores.tolist())
     best = np.flatnonzero(front)[np.argsort(costs[front], kind="stable")].tolist()
     figure, axes = _canvas(3.7 + 0.19 * len(best))
     axes.step(costs[best], scores[best], where="post", color=GREY, linewidth=1, alpha=0.7)
-    for number, row in enumerate(rows):
+    for index, row in enumerate(rows):
         colour, marker = ROLE_LOOKS[row.role]
-        axes.plot(costs[number], scores[number], marker, color=colour, markersize=7 if front[number] else 4)
+        axes.plot(costs[index], scores[index], marker, color=colour, markersize=7 if front[index] else 4)
     for x, y in panel.published:
         _draw_published(axes, x, y)
-    for place, number in enumerate(best, 1):  # neighbours are close: their numbers alternate between the sides
-        offset, side = ((-5, 5), "right") if place % 2 else ((6, -11), "left")
-        point = costs[number], scores[number]
-        axes.annotate(str(place), point, offset, textcoords="offset points", ha=side, fontsize=8)
+    for rank, index in enumerate(best, 1):  # neighbours are close: their numbers alternate between the sides
+        offset, side = ((-5, 5), "right") if rank % 2 else ((6, -11), "left")
+        point = costs[index], scores[index]
+        axes.annotate(str(rank), point, offset, textcoords="offset points", ha=side, fontsize=8)
     _cost_axis(axes, [*costs.tolist(), *(x for x, _ in panel.published)])
     axes.set(xlabel=cost.label, ylabel=metric.label)
     axes.margins(x=0.08, y=0.12)
@@ -157,7 +158,7 @@ def front_figure(panel: Panel, cost: Metric) -> Figure:
     keys = [Line2D([], [], color=colour, marker=marker, linestyle="") for colour, marker in shown.values()]
     more = {"published": PUBLISHED} if panel.published else {}
     figure.legend([*keys, *more.values()], [*shown, *more], loc="outside upper left", ncols=4)
-    names = [f"{place}  {_short(_full_name(rows[number], rows))}" for place, number in enumerate(best, 1)]
+    names = [f"{rank}  {_short(_full_name(rows[index], rows))}" for rank, index in enumerate(best, 1)]
     text = {"handlelength": 0, "handletextpad": 0, "title": "On the front", "alignment": "left"}
     figure.legend([Line2D([], [], linestyle="") for _ in names], names, loc="outside lower left", **text)
     return figure
@@ -175,7 +176,7 @@ def score_figure(rows: Sequence[Row], metric: Metric, paper: Sequence[Entry] = (
     if by_share:
         for row in sorted((row for row in scored if row.role == "head"), key=lambda row: row.fraction):
             lines.setdefault(row.family, []).append(row)
-        lines = {name: found for name, found in lines.items() if len(found) > 1}
+        lines = {name: points for name, points in lines.items() if len(points) > 1}
         level = next((row.scores[metric.key].mean for row in scored if row.role == "backbone"), None)
         return _line_figure(lines, metric, "share of the training set", paper, level)
     variants = list(dict.fromkeys(row.variant for row in scored))
@@ -209,12 +210,12 @@ def type_figure(shares: Mapping[str, Mapping[str, float]], published: Mapping[st
     """Percentages, a line of points per member; published ones are open marks. shares: member -> type -> percentage."""
     types = list(next(iter(shares.values())))
     figure, axes = _canvas(1.1 + 0.34 * len(shares), types)
-    for place, (name, own) in enumerate(shares.items()):
-        axes.text(0, place - 0.16, _short(name), transform=axes.get_yaxis_transform(), va="bottom", fontsize=9)
+    for line, (name, own_shares) in enumerate(shares.items()):
+        axes.text(0, line - 0.16, _short(name), transform=axes.get_yaxis_transform(), va="bottom", fontsize=9)
         for (colour, marker), kind in zip(looks(len(types)), types):
-            axes.plot(own[kind], place, marker, color=colour, markersize=6)
+            axes.plot(own_shares[kind], line, marker, color=colour, markersize=6)
             if kind in published.get(name, {}):
-                _draw_published(axes, published[name][kind], place, marker, colour)
+                _draw_published(axes, published[name][kind], line, marker, colour)
     axes.set(ylim=(len(shares) - 0.5, -0.8), yticks=[], xlabel="right, percent")
     axes.spines["left"].set_visible(False)
     axes.grid(axis="x")
@@ -256,12 +257,13 @@ def layer_figure(weights: Mapping[str, Sequence[float]]) -> Figure:
         matrix[number, : len(shares)] = shares
     figure, axes = _canvas(0.7 + 0.46 * len(weights))
     columns = matrix.shape[1]
-    known = np.isfinite(matrix)
-    line, column = np.nonzero(known)  # (cells,) each
-    colours = colormaps["cividis"](Normalize(0.0, float(matrix[known].max(initial=0.0)))(matrix[known]))  # (cells, 4)
+    present = np.isfinite(matrix)
+    line, column = np.nonzero(present)  # (cells,) each
+    weight = matrix[present]  # (cells,)
+    colours = colormaps["cividis"](Normalize(0.0, float(weight.max(initial=0.0)))(weight))  # (cells, 4)
     axes.barh(line, 0.96, height=CELL_HEIGHT, left=column - 0.48, color=colours)
     if columns <= 13:  # more leave no room for numbers
-        for y, x, value, colour in zip(line.tolist(), column.tolist(), matrix[known], colours):
+        for y, x, value, colour in zip(line.tolist(), column.tolist(), weight, colours):
             ink = "#000000" if colour[:3].mean() > 0.5 else "#ffffff"
             axes.text(x, y, f"{value:.2f}".removeprefix("0"), ha="center", va="center", fontsize=8, color=ink)
     for number, name in enumerate(weights):
@@ -280,7 +282,7 @@ def _line_figure(
 ) -> Figure:
     """Lines of rows over epochs with shaded spread; level: the backbone's score, if they are over shares instead."""
 
-    def place(row: Row) -> float:
+    def position(row: Row) -> float:
         return row.epoch if level is None else row.fraction
 
     published = {name: beside(rows, paper) for name, rows in lines.items()}
@@ -296,18 +298,18 @@ def _line_figure(
             colour, marker = looks(len(variants))[variants.index(rows[0].variant)][0], MARKERS[ROLES.index(role)]
         else:
             colour, marker = (GREY, "o") if role == "backbone" else looks(len(others))[others.index(rows)]
-        x, means = [place(row) for row in rows], [spread.mean for spread in spreads]
+        xs, means = [position(row) for row in rows], [spread.mean for spread in spreads]
         if any(spread.sd for spread in spreads):
-            low, high = ([one.mean + sign * (one.sd or 0.0) for one in spreads] for sign in (-1, 1))
-            axes.fill_between(x, low, high, color=colour, alpha=0.1, linewidth=0)
+            low, high = ([spread.mean + sign * (spread.sd or 0.0) for spread in spreads] for sign in (-1, 1))
+            axes.fill_between(xs, low, high, color=colour, alpha=0.1, linewidth=0)
         look: dict[str, Any] = {"color": colour, "marker": marker, "linewidth": 2.6 if role == "backbone" else 1.4}
-        drawn += axes.plot(x, means, "--" if role == "ensemble" else "-", markersize=4.5, **look)
-        for at, entry in zip(x, published[name]):
+        drawn += axes.plot(xs, means, "--" if role == "ensemble" else "-", markersize=4.5, **look)
+        for x, entry in zip(xs, published[name]):
             if is_number(entry.get(metric.key)):
-                _draw_published(axes, at, entry[metric.key], marker, colour)
+                _draw_published(axes, x, entry[metric.key], marker, colour)
     drawn += [axes.axhline(level, color=GREY, linewidth=2.6)] if level is not None else []
     drawn += [PUBLISHED] if shown else []
-    points = sorted({place(row) for rows in lines.values() for row in rows})
+    points = sorted({position(row) for rows in lines.values() for row in rows})
     if len(points) <= 6:  # else matplotlib places the ticks
         axes.set_xticks(points, [f"{point:g}" if level is None else f"{100 * point:g} %" for point in points])
     axes.set(xlabel=xlabel, ylabel=metric.label)
@@ -338,7 +340,7 @@ def _columns(names: Sequence[str] | Mapping[str, Any]) -> int:
 
 def _full_name(row: Row, rows: Sequence[Row]) -> str:
     """A member's name, with its variant and its epoch if the rows have several of them."""
-    variants, epochs = {one.variant for one in rows}, {one.epoch for one in rows}
+    variants, epochs = {other.variant for other in rows}, {other.epoch for other in rows}
     return f"{row.variant}: " * (len(variants) > 1) + row.name + f", epoch {row.epoch:g}" * (len(epochs) > 1)
 
 

@@ -68,15 +68,15 @@ def words(texts: Iterable[object]) -> list[Cell]:
 
 def numbers(values: Iterable[Any], form: str) -> list[Cell]:
     """Cells of numbers in a format; empty ones for anything else."""
-    return [Cell(format(one, form).replace("%", " %"), one) if is_number(one) else Cell() for one in values]
+    return [Cell(format(value, form).replace("%", " %"), value) if is_number(value) else Cell() for value in values]
 
 
 def mark_best(cells: Iterable[Cell]) -> list[Cell]:
     """The cells, the highest of them marked if they differ."""
-    found = list(cells)
-    values = {cell.value for cell in found if cell.value is not None}
+    marked = list(cells)
+    values = {cell.value for cell in marked if cell.value is not None}
     top = max(values) if len(values) > 1 else None
-    return [Cell(cell.text, cell.value, top is not None and cell.value == top) for cell in found]
+    return [Cell(cell.text, cell.value, top is not None and cell.value == top) for cell in marked]
 
 
 def main_grid(rows: Sequence[Row], paper: Sequence[Entry] = (), brief: bool = False) -> Grid:
@@ -88,21 +88,21 @@ def main_grid(rows: Sequence[Row], paper: Sequence[Entry] = (), brief: bool = Fa
     shown, main = main_rows(rows), main_metric(rows)
     if main is None:
         return grid_of()
-    published, theirs = beside(shown, paper), "paper" if brief else called(paper)
+    published, paper_heading = beside(shown, paper), "paper" if brief else called(paper)
     zero = {(row.variant, row.epoch, row.name): row for row in rows if row.threshold_from == "zero"}
     columns = [*place_columns(shown), *_seed_column(shown)]
     if zero and shown[0].threshold_from != "zero":
-        other = [zero.get((row.variant, row.epoch, row.name)) for row in shown]
-        columns.append(("EM / F1 at 0" if brief else "EM / F1, threshold 0", [_pair(row) for row in other]))
-        both = [_pair_of(entry.get("exact"), entry.get("f1"), PRINTED) for entry in published]
-        columns.append((theirs if brief else f"EM / F1, {theirs}", both))
+        at_zero = [zero.get((row.variant, row.epoch, row.name)) for row in shown]
+        columns.append(("EM / F1 at 0" if brief else "EM / F1, threshold 0", [_em_f1_cell(row) for row in at_zero]))
+        published_pairs = [_em_f1(entry.get("exact"), entry.get("f1"), PRINTED) for entry in published]
+        columns.append((paper_heading if brief else f"EM / F1, {paper_heading}", published_pairs))
         columns.append(
             (f"{main.label}{'' if brief else ', threshold'} tuned", [score_cell(row, main) for row in shown])
         )
     else:
         for metric in sorted(metrics_of(shown), key=lambda metric: metric != main)[:2]:
             columns.append((metric.label, [score_cell(row, metric) for row in shown]))
-            columns.append((f"{metric.label}, {theirs}", [paper_cell(entry, metric) for entry in published]))
+            columns.append((f"{metric.label}, {paper_heading}", [paper_cell(entry, metric) for entry in published]))
     columns.append((f"Δ {main.label}", [gap_cell(row, main, brief) for row in shown]))
     heading = "Equal cost" if brief else f"Δ {main.label} at equal cost"
     columns.append((heading, [equal_cell(row, main, brief) for row in shown]))
@@ -112,17 +112,17 @@ def main_grid(rows: Sequence[Row], paper: Sequence[Entry] = (), brief: bool = Fa
 
 def member_grid(rows: Sequence[Row], metrics: Sequence[Metric] = (), paper: Sequence[Entry] = ()) -> Grid:
     """One line per row: all metrics, the main one first, published values beside ours, and the threshold."""
-    published, theirs, main = beside(rows, paper), called(paper), main_metric(rows)
+    published, paper_heading, main = beside(rows, paper), called(paper), main_metric(rows)
     columns: list[Column] = place_columns(rows)
     if len({row.threshold_from for row in rows}) > 1:
         columns.append(("Threshold from", words(row.threshold_from for row in rows)))
     columns += _seed_column(rows)
     for metric in sorted(metrics or metrics_of(rows), key=lambda metric: metric != main):
         columns.append((metric.label, [score_cell(row, metric) for row in rows]))
-        columns.append((f"{metric.label}, {theirs}", [paper_cell(entry, metric) for entry in published]))
-    columns += cost_columns(rows, LOSS, published, theirs)
+        columns.append((f"{metric.label}, {paper_heading}", [paper_cell(entry, metric) for entry in published]))
+    columns += cost_columns(rows, LOSS, published, paper_heading)
     if any(row.threshold_from == "tune" for row in rows):
-        columns += cost_columns(rows, THRESHOLD, published, theirs)
+        columns += cost_columns(rows, THRESHOLD, published, paper_heading)
     return grid_of(*columns)
 
 
@@ -132,28 +132,31 @@ def _seed_column(rows: Sequence[Row]) -> list[Column]:
     return [("Seeds", numbers(counts, "d"))] if len(set(counts)) > 1 else []
 
 
-def _pair(row: Row | None) -> Cell:
+def _em_f1_cell(row: Row | None) -> Cell:
     """`40.11 / 43.23`: exact match and F1."""
-    found = _pair_of(mean(row, "exact"), mean(row, "f1")) if row else Cell()
-    return replace(found, best=bool(row and "f1" in row.best))
+    cell = _em_f1(mean(row, "exact"), mean(row, "f1")) if row else Cell()
+    return replace(cell, best=bool(row and "f1" in row.best))
 
 
-def _pair_of(exact: Any, f1: Any, form: str = ".2f") -> Cell:
-    known = is_number(f1) or is_number(exact)
+def _em_f1(exact: Any, f1: Any, form: str = ".2f") -> Cell:
+    present = is_number(f1) or is_number(exact)
     texts = [format(value, form) if is_number(value) else NOTHING for value in (exact, f1)]
-    return Cell(" / ".join(texts), f1 if is_number(f1) else exact) if known else Cell()
+    return Cell(" / ".join(texts), f1 if is_number(f1) else exact) if present else Cell()
 
 
 def paper_grid(metrics: Sequence[Metric], rows: Sequence[Row], paper: Sequence[Entry]) -> Grid | None:
     """Published results without a row of the study beside them; None if there are none."""
-    apart = without_counterpart(rows, paper)
-    shown = [one for one in (*metrics, *COSTS) if any(one.key in entry for entry in apart)]
-    if not metrics or not shown:
+    unmatched = without_counterpart(rows, paper)
+    shown_metrics = [metric for metric in (*metrics, *COSTS) if any(metric.key in entry for entry in unmatched)]
+    if not metrics or not shown_metrics:
         return None
     return grid_of(
-        ("Epoch", numbers((entry.get("checkpoint") for entry in apart), "g")),
-        ("Member", words(entry.get("member", "") for entry in apart)),
-        *((f"{one.label}, {called(apart)}", [paper_cell(entry, one) for entry in apart]) for one in shown),
+        ("Epoch", numbers((entry.get("checkpoint") for entry in unmatched), "g")),
+        ("Member", words(entry.get("member", "") for entry in unmatched)),
+        *(
+            (f"{metric.label}, {called(unmatched)}", [paper_cell(entry, metric) for entry in unmatched])
+            for metric in shown_metrics
+        ),
     )
 
 
@@ -165,11 +168,11 @@ def place_columns(rows: Sequence[Row]) -> list[Column]:
     ]
 
 
-def cost_columns(rows: Sequence[Row], cost: Metric, published: Sequence[Entry], theirs: str) -> list[Column]:
+def cost_columns(rows: Sequence[Row], cost: Metric, published: Sequence[Entry], paper_heading: str) -> list[Column]:
     """Our mean of a cost, and the published one."""
     return [
         (cost.label, numbers((mean(row, cost.key) for row in rows), f"z,.{cost.digits}f")),
-        (f"{cost.label}, {theirs}", [paper_cell(entry, cost) for entry in published]),
+        (f"{cost.label}, {paper_heading}", [paper_cell(entry, cost) for entry in published]),
     ]
 
 
@@ -185,9 +188,9 @@ def score_cell(row: Row, metric: Metric) -> Cell:
 def gap_cell(row: Row, metric: Metric, brief: bool = False) -> Cell:
     """The difference to the backbone: `+1.42 (-0.25 to +3.02)`, marked if its interval excludes zero; without one, with
     the standard deviation over seeds. brief: the difference alone."""
-    spread, known = row.differences.get(metric.key), row.intervals.get(metric.key)
-    if known:
-        return difference_cell(known, metric.digits, brief)
+    spread, interval = row.differences.get(metric.key), row.intervals.get(metric.key)
+    if interval:
+        return difference_cell(interval, metric.digits, brief)
     if spread is None:
         return Cell()
     return Cell(_with_spread(Spread((spread.mean,)) if brief else spread, metric.digits, "+"), spread.mean)
@@ -195,16 +198,16 @@ def gap_cell(row: Row, metric: Metric, brief: bool = False) -> Cell:
 
 def equal_cell(row: Row, metric: Metric, brief: bool = False) -> Cell:
     """The difference to the backbone of equal seconds of training; `beyond` if it was not tuned that long."""
-    known = row.at_equal(SECONDS.key, metric.key)
-    if known is None or known.how == "beyond":
-        return Cell("beyond") if known else Cell()
-    return difference_cell(known.interval, metric.digits, brief)
+    equal = row.at_equal(SECONDS.key, metric.key)
+    if equal is None or equal.how == "beyond":
+        return Cell("beyond") if equal else Cell()
+    return difference_cell(equal.interval, metric.digits, brief)
 
 
-def difference_cell(known: Interval, digits: int, brief: bool = False) -> Cell:
-    text = f"{known.difference:+z.{digits}f}"
-    clear = known.low > 0 or known.high < 0
-    return Cell(text if brief else f"{text} ({interval_text(known, digits)})", known.difference, clear)
+def difference_cell(interval: Interval, digits: int, brief: bool = False) -> Cell:
+    text = f"{interval.difference:+z.{digits}f}"
+    clear = interval.low > 0 or interval.high < 0
+    return Cell(text if brief else f"{text} ({interval_text(interval, digits)})", interval.difference, clear)
 
 
 def paper_cell(entry: Entry, metric: Metric) -> Cell:
@@ -212,9 +215,9 @@ def paper_cell(entry: Entry, metric: Metric) -> Cell:
     return numbers([entry.get(metric.key)], PRINTED)[0]
 
 
-def interval_text(known: Interval, digits: int) -> str:
+def interval_text(interval: Interval, digits: int) -> str:
     """`+0.30 to +2.50`."""
-    return f"{known.low:+z.{digits}f} to {known.high:+z.{digits}f}"
+    return f"{interval.low:+z.{digits}f} to {interval.high:+z.{digits}f}"
 
 
 def _with_spread(spread: Spread, digits: int, sign: str = "") -> str:

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
+from bertvision import toml
 from bertvision.files import readable
 
 
@@ -26,7 +27,9 @@ def print_heads(entries: Sequence[Mapping[str, Any]], layers: int, width: int, t
         options = Table.grid(padding=(0, 2))
         for option in entry["options"]:
             limit = f", {option['limit']}" if option["limit"] else ""
-            options.add_row(Text(f"{option['name']} = {_toml(option['default'])}"), Text(f"{option['type']}{limit}"))
+            options.add_row(
+                Text(f"{option['name']} = {toml.literal(option['default'])}"), Text(f"{option['type']}{limit}")
+            )
         if entry["options"]:
             console.print(Padding(options, (0, 0, 0, 4)))
         console.print()
@@ -40,16 +43,12 @@ def print_trials(rows: Sequence[Mapping[str, Any]], metric: str) -> None:
         table.add_column(heading, justify="left" if heading == "head" else "right")
     for row in sorted(rows, key=lambda row: -(row[f"tune_{metric}"] or 0.0)):
         score = row["state"] if row[f"tune_{metric}"] is None else f"{row[f'tune_{metric}']:.2f}"
-        words = [row["head"]["kind"], *(f"{k}={_toml(v)}" for k, v in row["head"].items() if k not in ("kind", "name"))]
+        words = [
+            row["head"]["kind"],
+            *(f"{k}={toml.literal(v)}" for k, v in row["head"].items() if k not in ("kind", "name")),
+        ]
         table.add_row(str(row["trial"]), Text(" ".join(words)), score, f"{row['parameters']:,}")
     Console(highlight=False).print(table)
-
-
-def _toml(value: Any) -> str:
-    """A default as in a recipe."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else str(value)
 
 
 def cell_lines(rows: Sequence[Mapping[str, Any]], device: str) -> list[str]:
@@ -65,16 +64,16 @@ def cell_lines(rows: Sequence[Mapping[str, Any]], device: str) -> list[str]:
     return lines
 
 
-def budget_lines(found: Mapping[str, Any]) -> list[str]:
+def budget_lines(budget: Mapping[str, Any]) -> list[str]:
     """The output of `bertvision forecast`: a line per cell, the total, the ways to use several devices, assumptions."""
-    device, total, walls = found["device"], found["total"], found["wall_hours"]
+    device, total, walls = budget["device"], budget["total"], budget["wall_hours"]
     rates = ", ".join(f"{name} {rate:.3g}" for name, rate in device["tflops"].items())
     lines = [
         f"{device['count']} {device['name']}: TFLOP/s {rates} ({device['source']}), reached {device['efficiency']:g}",
         f"{'cell':32} {'windows':>11} {'tokens':>14} "
         + " ".join(f"{name:>9}" for name in ("FLOPs", "store", "memory", "hours", "$", "measured")),
     ]
-    for row in [*found["cells"], {"id": "total, one device", **total}]:
+    for row in [*budget["cells"], {"id": "total, one device", **total}]:
         measured = row.get("measured_hours")
         lines.append(
             f"{row['id'][:32]:32} {row['windows']:11,} {row['tokens']:14,} {row['flops']:9.2e} "
@@ -82,17 +81,17 @@ def budget_lines(found: Mapping[str, Any]) -> list[str]:
             f"{row['dollars']:9.2f} {'' if measured is None else f'{measured:.3g}'}".rstrip()
         )
         lines += [
-            f"    {part:28} {'':26} {one['flops']:9.2e} {'':19} {one['seconds'] / 3600:9.3g}"
-            for part, one in row.get("parts", {}).items()
-            if one["flops"] and len(found["cells"]) <= 8
+            f"    {part:28} {'':26} {work['flops']:9.2e} {'':19} {work['seconds'] / 3600:9.3g}"
+            for part, work in row.get("parts", {}).items()
+            if work["flops"] and len(budget["cells"]) <= 8
         ]
     if device["count"] > 1:
         ways = {"cells": "a cell per device at a time", "torchrun": "all devices share each cell"}
         lines += [
-            f"{device['count']} devices, {text}: {walls[way]:.3g} hours, ${found['wall_dollars'][way]:.2f}"
+            f"{device['count']} devices, {text}: {walls[way]:.3g} hours, ${budget['wall_dollars'][way]:.2f}"
             for way, text in ways.items()
         ]
-    return [*lines, *(f"note: {note}" for note in found["notes"])]
+    return [*lines, *(f"note: {note}" for note in budget["notes"])]
 
 
 @contextmanager

@@ -41,13 +41,13 @@ class Study:
         """All score rows, with the names of variants."""
         if not self.variants:
             return self.contents.scores
-        return [replace(score, variant=name) for name, one in self.variants.items() for score in one.scores]
+        return [replace(score, variant=name) for name, variant in self.variants.items() for score in variant.scores]
 
     @property
     def all_rows(self) -> list[Row]:
         """Its rows and those of its variants, with the names of variants."""
-        inner = [replace(row, variant=name) for name, one in self.variants.items() for row in one.rows]
-        return [*self.rows, *inner]
+        variant_rows = [replace(row, variant=name) for name, variant in self.variants.items() for row in variant.rows]
+        return [*self.rows, *variant_rows]
 
     def synthetic(self) -> bool:
         """Whether any of the data was made by a program, as study.json says or the recipe asks for."""
@@ -63,8 +63,8 @@ class Study:
         """Where a set came from, as study.json says, else as the recipe asks for."""
         labels = self.facts.get("data")
         label = labels.get(split) if isinstance(labels, Mapping) else None
-        known = label.get("source") if isinstance(label, Mapping) else label
-        return str(known or self.recipe.get("data", {}).get(split) or "")
+        read_from = label.get("source") if isinstance(label, Mapping) else label
+        return str(read_from or self.recipe.get("data", {}).get(split) or "")
 
 
 def read_study(directory: Path) -> Study:
@@ -81,7 +81,10 @@ def read_runs(directories: Sequence[Path]) -> Study:
 
     The variants of a run among several are called by its name and theirs.
     """
-    directories = [one for n, one in enumerate(directories) if one.resolve() not in map(Path.resolve, directories[:n])]
+    distinct: dict[Path, Path] = {}
+    for directory in directories:
+        distinct.setdefault(directory.resolve(), directory)
+    directories = list(distinct.values())
     if len(directories) == 1:
         return read_study(directories[0])
     names, missing = run_names(directories), list[str]()
@@ -89,7 +92,7 @@ def read_runs(directories: Sequence[Path]) -> Study:
     for name, directory in zip(names, directories):
         study = read_study(directory)
         missing += [f"{name}: {sentence}" for sentence in study.missing]
-        variants |= {f"{name}, {inner}": one for inner, one in study.variants.items()}
+        variants |= {f"{name}, {inner_name}": variant for inner_name, variant in study.variants.items()}
         if not study.variants:
             variants[name] = replace(study, paper=for_variant(study.paper, name, study.recipe))
     return Study(f"Compared: {', '.join(names)}", Contents(Path()), missing=missing, variants=variants)
@@ -114,13 +117,16 @@ def study_of(contents: Contents, title: str) -> Study:
         return Study(title, contents, rows, for_run(paper, recipe), missing)
     variants: dict[str, Study] = {}
     claimed: list[Entry] = []
-    for name, one in contents.variants.items():
-        rows = _rows(one)
-        variants[name] = Study(name, one, rows, for_variant(paper, name, one.recipe))
+    for name, own_contents in contents.variants.items():
+        rows = _rows(own_contents)
+        variants[name] = Study(name, own_contents, rows, for_variant(paper, name, own_contents.recipe))
         claimed += variants[name].paper
         if rows:
-            wanting = [*one.problems, *unscored(rows, one.recipe, one.facts.get("dropped", []))]
-            missing += [f"{name}: {sentence}" for sentence in wanting]
+            absences = [
+                *own_contents.problems,
+                *unscored(rows, own_contents.recipe, own_contents.facts.get("dropped", [])),
+            ]
+            missing += [f"{name}: {sentence}" for sentence in absences]
     if absent := [name for name, variant in variants.items() if not variant.rows]:
         missing.append(f"Not scored yet: {_counted('variant', absent)}.")
     left = [of_another_run(entry) for entry in paper if entry not in claimed]
@@ -142,30 +148,35 @@ def unscored(rows: Sequence[Row], recipe: Mapping[str, Any], dropped: Sequence[M
     absent = [seed for seed in recipe.get("seeds", []) if seed not in seeds]
     result = [f"Not scored yet: {_counted('seed', absent)} of {len(recipe['seeds'])}."] if absent else []
     tuning = recipe.get("finetune", {})
-    wanted = reached(tuning["epochs"], tuning.get("checkpoints", [])) if "epochs" in tuning else []
+    epochs_wanted = reached(tuning["epochs"], tuning.get("checkpoints", [])) if "epochs" in tuning else []
     bank = recipe.get("bank", {})
     heads = len(recipe.get("heads", [])) * len(bank.get("fractions") or [1])
     for seed in seeds:
-        mine = [row for row in rows if seed in row.seeds]
-        epochs = dict.fromkeys(row.epoch for row in mine)
-        if missed := [f"{epoch:g}" for epoch in wanted if epoch not in epochs]:
+        seed_rows = [row for row in rows if seed in row.seeds]
+        epochs = dict.fromkeys(row.epoch for row in seed_rows)
+        if missed := [f"{epoch:g}" for epoch in epochs_wanted if epoch not in epochs]:
             result.append(f"Not scored yet: {_counted('checkpoint', missed)} of seed {seed}.")
         for epoch in epochs:
-            lost = [one for one in dropped if (one.get("seed"), one.get("checkpoint")) == (seed, epoch)]
-            here = [row for row in mine if row.epoch == epoch]
+            broken_off = [head for head in dropped if (head.get("seed"), head.get("checkpoint")) == (seed, epoch)]
+            checkpoint_rows = [row for row in seed_rows if row.epoch == epoch]
             result += _unscored_heads(
-                here, heads if epoch in (bank.get("at") or epochs) else 0, lost, f"checkpoint {epoch:g} of seed {seed}"
+                checkpoint_rows,
+                heads if epoch in (bank.get("at") or epochs) else 0,
+                broken_off,
+                f"checkpoint {epoch:g} of seed {seed}",
             )
     return result
 
 
-def _unscored_heads(rows: Sequence[Row], asked: int, lost: Sequence[Mapping[str, Any]], where: str) -> Iterator[str]:
-    for one in lost:
-        yield f"Dropped at {where}: {one.get('member')} ({one.get('why')})."
+def _unscored_heads(
+    rows: Sequence[Row], wanted: int, broken_off: Sequence[Mapping[str, Any]], where: str
+) -> Iterator[str]:
+    for head in broken_off:
+        yield f"Dropped at {where}: {head.get('member')} ({head.get('why')})."
     whole = {row.name for row in rows if row.role == "head" and row.ensemble.members[0].head_epochs is None}
-    found = whole | {str(one.get("member")) for one in lost}
-    if (left := asked - len(found)) > 0:
-        yield f"Not scored yet: {left} of {asked} heads at {where}."
+    present = whole | {str(head.get("member")) for head in broken_off}
+    if (left := wanted - len(present)) > 0:
+        yield f"Not scored yet: {left} of {wanted} heads at {where}."
 
 
 def _counted(noun: str, names: Sequence[Any]) -> str:

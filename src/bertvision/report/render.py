@@ -65,7 +65,9 @@ class Album:
     def draw(self, name: str, caption: str, figure: Figure, narrow: Figure | None = None) -> Picture:
         """The figure as a picture. narrow: the same for small screens, if it is wide."""
         stem = re.sub(r"[^a-z0-9.]+", "-", f"{self.prefix} {name}".lower()).strip("-.")
-        free = next(one for n in range(1, 10_000) if (one := stem if n == 1 else f"{stem}-{n}") not in self.names)
+        free = next(
+            candidate for n in range(1, 10_000) if (candidate := stem if n == 1 else f"{stem}-{n}") not in self.names
+        )
         self.names.add(free)
         small = render(narrow, f"{free}-narrow")[0] if narrow else ""
         return Picture(free, caption, *render(figure, free), small)
@@ -75,14 +77,14 @@ def notes(*texts: str) -> list[Block]:
     return [Block("note", text) for text in texts]
 
 
-def pictures(*found: Picture) -> list[Block]:
+def pictures(*drawn: Picture) -> list[Block]:
     """One block of pictures; none if there are none."""
-    return [Block("pictures", found)] if found else []
+    return [Block("pictures", drawn)] if drawn else []
 
 
 def write_files(report: Report, directory: Path) -> Path:
     """Writes figures/*.svg and *.png, report.md and report.html into the directory; the path of report.html."""
-    for picture in _pictures(block for section in report.sections for block in section.blocks):
+    for picture in _pictures_in(block for section in report.sections for block in section.blocks):
         write_text(directory / "figures" / f"{picture.name}.svg", picture.svg)
         with replacing(directory / "figures" / f"{picture.name}.png") as scratch:
             scratch.write_bytes(picture.png)
@@ -114,12 +116,12 @@ def _inline(picture: Picture, narrow: bool = False) -> Markup:
     return Markup(f'<svg{kind} {box.group() if box else ""} role="img" aria-label="{label}">{rest}')
 
 
-def _pictures(blocks: Iterable[Block]) -> list[Picture]:
-    found: list[Picture] = []
+def _pictures_in(blocks: Iterable[Block]) -> list[Picture]:
+    inside: list[Picture] = []
     for block in blocks:
         if block.kind in ("pictures", "fold"):
-            found += block.content if block.kind == "pictures" else _pictures(block.content)
-    return found
+            inside += block.content if block.kind == "pictures" else _pictures_in(block.content)
+    return inside
 
 
 def _escape(text: str) -> str:

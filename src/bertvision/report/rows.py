@@ -37,7 +37,7 @@ class Metric(NamedTuple):
     digits: int
 
 
-SPANS, COSTS, FRONTS = ([Metric(*one) for one in TEXTS["numbers"][name]] for name in ("spans", "costs", "fronts"))
+SPANS, COSTS, FRONTS = ([Metric(*entry) for entry in TEXTS["numbers"][name]] for name in ("spans", "costs", "fronts"))
 LABELS = {"matthews": "Matthews", "pearson": "Pearson", "spearman": "Spearman", **{m.key: m.label for m in SPANS}}
 
 
@@ -119,18 +119,18 @@ def summarise(scores: Iterable[Score]) -> list[Row]:
     That order: variant and threshold kind as they first appear, checkpoints ascending, then backbone, heads and
     ensembles as they first appear. Of two scores of the same run the later one counts.
     """
-    places: dict[tuple[str, float, str], dict[tuple[Any, ...], dict[int, Score]]] = {}
+    by_group: dict[tuple[str, float, str], dict[tuple[Any, ...], dict[int, Score]]] = {}
     for score in scores:
-        place = (score.variant, round(score.epoch, 6), score.threshold_from)  # 0.1 + 0.2 and 0.3 are the same
-        places.setdefault(place, {}).setdefault(_identity(score.ensemble), {})[score.seed] = score
-    variants, kinds = (list(dict.fromkeys(place[part] for place in places)) for part in (0, 2))
+        group = (score.variant, round(score.epoch, 6), score.threshold_from)  # 0.1 + 0.2 and 0.3 are the same
+        by_group.setdefault(group, {}).setdefault(_identity(score.ensemble), {})[score.seed] = score
+    variants, kinds = (list(dict.fromkeys(group[part] for group in by_group)) for part in (0, 2))
     result = []
-    for place in sorted(places, key=lambda place: (variants.index(place[0]), place[1], kinds.index(place[2]))):
-        members = sorted(places[place].values(), key=lambda runs: ROLES.index(_first(runs).ensemble.role))
+    for group in sorted(by_group, key=lambda group: (variants.index(group[0]), group[1], kinds.index(group[2]))):
+        members = sorted(by_group[group].values(), key=lambda runs: ROLES.index(_first(runs).ensemble.role))
         base = members[0] if _first(members[0]).ensemble.role == "backbone" else {}
-        found = [_row(place, runs, base) for runs in members]
-        for row in found:
-            rivals = [one for one in found if (one.fraction < 1) == (row.fraction < 1)]
+        rows = [_row(group, runs, base) for runs in members]
+        for row in rows:
+            rivals = [other for other in rows if (other.fraction < 1) == (row.fraction < 1)]
             result.append(replace(row, best=frozenset(key for key in row.scores if _is_best(row, rivals, key))))
     return result
 
@@ -139,19 +139,19 @@ def with_intervals(
     rows: Sequence[Row], comparisons: Iterable[Mapping[str, Any]], equal_cost: Iterable[Mapping[str, Any]] = ()
 ) -> list[Row]:
     """The rows with their intervals, as comparisons.json has them, where these are over the same seeds."""
-    known: dict[tuple[Any, ...], dict[str, Interval]] = {}
-    equal: dict[tuple[Any, ...], dict[str, dict[str, Equal]]] = {}
-    for one in comparisons:
-        if interval := interval_of(one):
-            known.setdefault(_place(one), {})[str(one.get("metric"))] = interval
-    for one in equal_cost:
-        if interval := interval_of(one):
-            known_of = equal.setdefault(_place(one), {}).setdefault(str(one.get("by")), {})
-            epoch = float(one["epoch"]) if is_number(one.get("epoch")) else None
-            known_of[str(one.get("metric"))] = Equal(interval, str(one.get("how")), epoch)
-    places = [(row.epoch, row.name, row.threshold_from, frozenset(row.seeds)) for row in rows]
-    found = zip(rows, places)
-    return [replace(row, intervals=known.get(place, {}), equal=equal.get(place, {})) for row, place in found]
+    intervals: dict[tuple[Any, ...], dict[str, Interval]] = {}
+    equal_cost_of: dict[tuple[Any, ...], dict[str, dict[str, Equal]]] = {}
+    for entry in comparisons:
+        if interval := interval_of(entry):
+            intervals.setdefault(_entry_key(entry), {})[str(entry.get("metric"))] = interval
+    for entry in equal_cost:
+        if interval := interval_of(entry):
+            equal_of = equal_cost_of.setdefault(_entry_key(entry), {}).setdefault(str(entry.get("by")), {})
+            epoch = float(entry["epoch"]) if is_number(entry.get("epoch")) else None
+            equal_of[str(entry.get("metric"))] = Equal(interval, str(entry.get("how")), epoch)
+    keys = [(row.epoch, row.name, row.threshold_from, frozenset(row.seeds)) for row in rows]
+    keyed = zip(rows, keys)
+    return [replace(row, intervals=intervals.get(key, {}), equal=equal_cost_of.get(key, {})) for row, key in keyed]
 
 
 def interval_of(entry: Mapping[str, Any]) -> Interval | None:
@@ -161,7 +161,7 @@ def interval_of(entry: Mapping[str, Any]) -> Interval | None:
     return Interval(*map(float, values)) if whole else None  # type: ignore[arg-type]
 
 
-def _place(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+def _entry_key(entry: Mapping[str, Any]) -> tuple[Any, ...]:
     epoch, seeds = round(float(entry["checkpoint"]), 6), frozenset(entry.get("seeds", ()))
     return epoch, entry.get("member"), entry.get("threshold_from") or "", seeds
 
@@ -174,21 +174,21 @@ def metrics_of(rows: Iterable[Row]) -> list[Metric]:
             values.setdefault(key, []).extend(spread.values)
     if {"exact", "f1"} <= values.keys():
         return [metric for metric in SPANS if metric.key in values]
-    found = []
+    metrics = []
     for key in values:
         if not NOT_A_METRIC.fullmatch(key):
             plain = key.removeprefix(ALSO)
             label = LABELS.get(plain, plain.replace("_", " ")) + (", second set" if plain != key else "")
             percent = plain in LABELS or any(abs(value) > 1 for value in values[key])
-            found.append(Metric(key, label, 2 if percent else 4))
-    return found
+            metrics.append(Metric(key, label, 2 if percent else 4))
+    return metrics
 
 
 def main_metric(rows: Sequence[Row]) -> Metric | None:
     """The metric of plots, differences and sentences: the one that members are chosen by on the tuning set if the rows
     have it, else F1, else the first."""
-    known = {key for row in rows for key in row.scores}
-    order = sorted(metrics_of(rows), key=lambda metric: (f"tune_{metric.key}" not in known, metric.key != "f1"))
+    keys = {key for row in rows for key in row.scores}
+    order = sorted(metrics_of(rows), key=lambda metric: (f"tune_{metric.key}" not in keys, metric.key != "f1"))
     return order[0] if order else None
 
 
@@ -223,19 +223,19 @@ def _identity(ensemble: Ensemble) -> tuple[Any, ...]:
     """A key that ensembles of several seeds share; chosen ones may have other members with each seed."""
     if ensemble.chosen in ("best", "greedy"):
         return (ensemble.chosen,)
-    return (ensemble.chosen, *((one.head, one.fraction, one.head_epochs) for one in ensemble.members))
+    return (ensemble.chosen, *((member.head, member.fraction, member.head_epochs) for member in ensemble.members))
 
 
-def _row(place: tuple[str, float, str], runs: Mapping[int, Score], base: Mapping[int, Score]) -> Row:
+def _row(group: tuple[str, float, str], runs: Mapping[int, Score], base: Mapping[int, Score]) -> Row:
     """base: the runs of the backbone; it has no differences to itself."""
-    variant, epoch, kind = place
+    variant, epoch, kind = group
     numbers = {seed: _numbers(score) for seed, score in runs.items()}
-    paired = {seed: _numbers(base[seed]) for seed in runs if seed in base and base is not runs}
-    apart = [
-        {key: value - theirs[key] for key, value in numbers[seed].items() if key in theirs}
-        for seed, theirs in paired.items()
+    backbone_numbers = {seed: _numbers(base[seed]) for seed in runs if seed in base and base is not runs}
+    differences_by_seed = [
+        {key: value - base_numbers[key] for key, value in numbers[seed].items() if key in base_numbers}
+        for seed, base_numbers in backbone_numbers.items()
     ]
-    spreads, differences = _spreads(list(numbers.values())), _spreads(apart)
+    spreads, differences = _spreads(list(numbers.values())), _spreads(differences_by_seed)
     return Row(_first(runs).ensemble, epoch, kind, tuple(runs), spreads, differences, variant=variant)
 
 
@@ -254,17 +254,17 @@ def _first(runs: Mapping[int, Score]) -> Score:
 
 def _is_best(row: Row, rivals: Sequence[Row], key: str) -> bool:
     """Whether no rival is higher; while a study is under way, means over fewer seeds do not compete."""
-    spreads = [one.scores[key] for one in rivals if key in one.scores]
+    spreads = [rival.scores[key] for rival in rivals if key in rival.scores]
     most = max(len(spread.values) for spread in spreads)
     highest = max(spread.mean for spread in spreads if len(spread.values) == most)
-    mine = row.scores[key]
-    return len(spreads) > 1 and len(mine.values) == most and mine.mean == highest
+    own = row.scores[key]
+    return len(spreads) > 1 and len(own.values) == most and own.mean == highest
 
 
 def for_run(paper: Iterable[Entry], recipe: Mapping[str, Any]) -> list[Entry]:
     """The entries for a run without variants: those of another run get its name, so that they match no member here."""
-    own = [entry for entry in paper if not entry.get("variant")]
-    return [entry if _holds(entry, recipe) else of_another_run(entry) for entry in own]
+    without_variant = [entry for entry in paper if not entry.get("variant")]
+    return [entry if _holds(entry, recipe) else of_another_run(entry) for entry in without_variant]
 
 
 def of_another_run(entry: Entry) -> Entry:
@@ -286,20 +286,20 @@ def beside(rows: Sequence[Row], paper: Iterable[Entry]) -> list[Entry]:
 
 def without_counterpart(rows: Sequence[Row], paper: Iterable[Entry]) -> list[Entry]:
     """The entries that belong beside none of the rows."""
-    ours = {key for row in rows for key in _keys(row)}
-    return [entry for entry in paper if _key(entry) not in ours]
+    row_keys = {key for row in rows for key in _keys(row)}
+    return [entry for entry in paper if _key(entry) not in row_keys]
 
 
 def called(paper: Iterable[Entry]) -> str:
     """The heading of published results: `paper`, with what they were measured on."""
-    known = dict.fromkeys(str(entry["on"]) for entry in paper if entry.get("on"))
-    return f"paper ({'; '.join(known)})" if known else "paper"
+    measured_on = dict.fromkeys(str(entry["on"]) for entry in paper if entry.get("on"))
+    return f"paper ({'; '.join(measured_on)})" if measured_on else "paper"
 
 
 def sources(paper: Iterable[Entry]) -> list[str]:
     """The line that cites them, if they have sources."""
-    known = dict.fromkeys(str(entry["source"]) for entry in paper if entry.get("source"))
-    return [f"Paper: {'; '.join(known)}."] if known else []
+    cited = dict.fromkeys(str(entry["source"]) for entry in paper if entry.get("source"))
+    return [f"Paper: {'; '.join(cited)}."] if cited else []
 
 
 def _holds(entry: Entry, recipe: Mapping[str, Any]) -> bool:

@@ -57,10 +57,10 @@ def sources_of_gain(rows: Sequence[Row]) -> dict[str, tuple[Metric, list[Row]]]:
     metric, kinds = main_metric(rows), rows_by_kind(row for row in rows if row.fraction == 1)
     if metric is None:
         return {}
-    found = {SOURCES.get(kind, metric.label): (metric, kinds[kind]) for kind in sorted(kinds, reverse=True)}
+    sources = {SOURCES.get(kind, metric.label): (metric, kinds[kind]) for kind in sorted(kinds, reverse=True)}
     spans = [row for row in next(iter(kinds.values()), []) if SPANS_F1 in row.scores]
-    label = next((one for one in metrics_of(rows) if one.key == SPANS_F1), None)
-    return found | ({SOURCES["spans"]: (label, spans)} if spans and label else {})
+    label = next((candidate for candidate in metrics_of(rows) if candidate.key == SPANS_F1), None)
+    return sources | ({SOURCES["spans"]: (label, spans)} if spans and label else {})
 
 
 def against_cost(study: Study, cost: Metric, album: Album) -> list[Picture]:
@@ -81,54 +81,58 @@ def against_cost(study: Study, cost: Metric, album: Album) -> list[Picture]:
 
 def published_points(paper: Sequence[Entry], metric: Metric, cost: Metric) -> list[tuple[float, float]]:
     """Published (cost, score), where both are known."""
-    known = [entry for entry in paper if is_number(entry.get(metric.key)) and is_number(entry.get(cost.key))]
-    return [(float(entry[cost.key]), float(entry[metric.key])) for entry in known]
+    entries = [entry for entry in paper if is_number(entry.get(metric.key)) and is_number(entry.get(cost.key))]
+    return [(float(entry[cost.key]), float(entry[metric.key])) for entry in entries]
 
 
 def difference_blocks(study: Study, album: Album) -> list[Block]:
     """Differences to the backbone at the same checkpoint, at equal seconds and at equal FLOPs, by source of gain."""
-    found = {
+    sources = {
         title: (metric, {(row.epoch, row.name): row for row in rows if row.role != "backbone"})
         for title, (metric, rows) in sources_of_gain(study.rows).items()
     }
-    places = list(dict.fromkeys(place for _, rows in found.values() for place in rows))
-    everyone = [row for _, rows in found.values() for row in rows.values()]
-    if not any(row.differences or row.intervals for row in everyone):
+    keys = list(dict.fromkeys(key for _, rows in sources.values() for key in rows))
+    compared = [row for _, rows in sources.values() for row in rows.values()]
+    if not any(row.differences or row.intervals for row in compared):
         return []
 
     def columns(heading: str, cell: Callable[[Row, Metric], Cell]) -> list[Column]:
         return [
-            (f"{heading}, {title}", [cell(rows[place], metric) if place in rows else Cell() for place in places])
-            for title, (metric, rows) in found.items()
+            (f"{heading}, {title}", [cell(rows[key], metric) if key in rows else Cell() for key in keys])
+            for title, (metric, rows) in sources.items()
         ]
 
     def equal_columns(cost: Metric) -> list[Column]:
         """The epochs of the backbone of equal cost, and the differences to it."""
-        known = {(r.epoch, r.name): one for r in reversed(everyone) for one in r.equal.get(cost.key, {}).values()}
-        epochs = [_equal_epoch(known.get(place)) for place in places]
+        equals = {
+            (row.epoch, row.name): equal for row in reversed(compared) for equal in row.equal.get(cost.key, {}).values()
+        }
+        epochs = [_equal_epoch(equals.get(key)) for key in keys]
 
         def cell(row: Row, metric: Metric) -> Cell:
-            known = row.at_equal(cost.key, metric.key)
-            return difference_cell(known.interval, metric.digits) if known else Cell()
+            equal = row.at_equal(cost.key, metric.key)
+            return difference_cell(equal.interval, metric.digits) if equal else Cell()
 
         return [("Backbone of equal cost", words(epochs)), *columns("Δ", cell)]
 
-    place = [("Epoch", numbers((e for e, _ in places), "g")), ("Member", words(name for _, name in places))]
-    tables = {"At the same checkpoint": grid_of(*place, *columns("Δ", gap_cell))}
+    key_columns = [("Epoch", numbers((e for e, _ in keys), "g")), ("Member", words(name for _, name in keys))]
+    tables = {"At the same checkpoint": grid_of(*key_columns, *columns("Δ", gap_cell))}
     for title, cost in (("At equal seconds of training", SECONDS), ("At equal FLOPs of training", FLOPS)):
-        if any(cost.key in row.equal for row in everyone):
-            tables[title] = grid_of(*place, *equal_columns(cost))
-    blocks = [one for title, grid in tables.items() for one in (Block("heading", title), Block("table", grid, title))]
-    texts = [TEXTS["differences" if any(row.intervals for row in everyone) else "differences_unclear"]]
+        if any(cost.key in row.equal for row in compared):
+            tables[title] = grid_of(*key_columns, *equal_columns(cost))
+    blocks = [
+        block for title, grid in tables.items() for block in (Block("heading", title), Block("table", grid, title))
+    ]
+    texts = [TEXTS["differences" if any(row.intervals for row in compared) else "differences_unclear"]]
     texts.append(TEXTS["flops" if len(tables) > 1 else "no_equal_cost"])
     return [*blocks, *notes(*texts), *pictures(*against_cost(study, FLOPS, album))]
 
 
-def _equal_epoch(known: Equal | None) -> str:
-    if known is None:
+def _equal_epoch(equal: Equal | None) -> str:
+    if equal is None:
         return ""
-    epoch = "" if known.epoch is None else f"epoch {known.epoch:.3g}"
-    return ", ".join(filter(None, [epoch, {"interpolated": known.how, "beyond": "beyond the last"}.get(known.how)]))
+    epoch = "" if equal.epoch is None else f"epoch {equal.epoch:.3g}"
+    return ", ".join(filter(None, [epoch, {"interpolated": equal.how, "beyond": "beyond the last"}.get(equal.how)]))
 
 
 def score_blocks(study: Study, album: Album) -> list[Block]:
@@ -137,19 +141,19 @@ def score_blocks(study: Study, album: Album) -> list[Block]:
         return []
     kinds = rows_by_kind(row for row in study.rows if row.fraction == 1)
     details = {_title(kind): member_grid(rows, metrics, study.paper) for kind, rows in kinds.items()}
-    found = [picture for kind, rows in kinds.items() for picture in _curve(rows, kind, False, study, album)]
+    curves = [picture for kind, rows in kinds.items() for picture in _curve(rows, kind, False, study, album)]
     few = {row.family for row in study.rows if row.fraction < 1}
     partial = rows_by_kind(row for row in study.rows if row.family in few or row.role == "backbone") if few else {}
     for kind, rows in partial.items():
         title = f"Less data. {_title(kind)}" if kind else "Less data"
         details[title] = member_grid(rows, metrics, study.paper)
-        found += _curve(rows, kind, True, study, album)
+        curves += _curve(rows, kind, True, study, album)
     drawn = against_cost(study, SECONDS, album)
     return [
         *((*pictures(*drawn), *notes(TEXTS["cost_figure"])) if drawn else ()),
         Block("table", main_grid(study.rows, study.paper), "Scores"),
         *notes(*score_notes(study)),
-        *pictures(*found),
+        *pictures(*curves),
         *(Block("fold", [Block("table", grid, title)], title) for title, grid in details.items()),
     ]
 
@@ -166,10 +170,10 @@ def cost_blocks(rows: Sequence[Row], study: Study, album: Album) -> list[Block]:
         texts.append(f"Peak memory of the whole run: {memory:g} GiB.")
     drawn = []
     for cost in FRONTS:
-        found = [row for row in rows if metric.key in row.scores and cost.key in row.scores]
+        scored = [row for row in rows if metric.key in row.scores and cost.key in row.scores]
         published = published_points(study.paper, metric, cost)
-        if len({row.scores[cost.key].mean for row in found}) > 1:
-            figure = front_figure(Panel("", metric, found, published), cost)
+        if len({row.scores[cost.key].mean for row in scored}) > 1:
+            figure = front_figure(Panel("", metric, scored, published), cost)
             drawn.append(album.draw(f"front {cost.key}", f"{metric.label} against {cost.label}", figure))
     texts += [TEXTS["front"]] if drawn else []
     return [Block("table", cost_grid(rows, metric, study.paper), "Costs"), *notes(*texts), *pictures(*drawn)]
@@ -177,13 +181,15 @@ def cost_blocks(rows: Sequence[Row], study: Study, album: Album) -> list[Block]:
 
 def cost_grid(rows: Sequence[Row], metric: Metric, paper: Sequence[Entry]) -> Grid:
     """One line per row: the metric, then its costs, ours and published ones."""
-    published, theirs = beside(rows, paper), called(paper)
-    known = [(mean(row, "f1"), mean(row, "parameters")) for row in rows]
-    efficiencies = [None if f1 is None or size is None else efficiency(f1, round(size)) for f1, size in known]
+    published, paper_heading = beside(rows, paper), called(paper)
+    scores_and_sizes = [(mean(row, "f1"), mean(row, "parameters")) for row in rows]
+    efficiencies = [
+        None if f1 is None or size is None else efficiency(f1, round(size)) for f1, size in scores_and_sizes
+    ]
     return grid_of(
         *place_columns(rows),
         (metric.label, [score_cell(row, metric) for row in rows]),
-        *(column for cost in COSTS for column in cost_columns(rows, cost, published, theirs)),
+        *(column for cost in COSTS for column in cost_columns(rows, cost, published, paper_heading)),
         ("On disk", [_bytes(mean(row, "disk_bytes")) for row in rows]),
         ("Efficiency", numbers(efficiencies, "z.2f")),
     )
@@ -195,9 +201,9 @@ def loss_blocks(study: Study, album: Album) -> list[Block]:
     tuning = {f"seed {seed}": tuning_losses(study, seed) for seed in seeds}
     heads = _losses(study, heads_stage(max(epochs, default=0.0), seeds[0])) if seeds else {}
     drawn = []
-    for name, what, curves in (("tuning", "tuning", tuning), ("heads", "training of the heads", heads)):
-        if known := {label: points for label, points in curves.items() if len(points) > 1}:
-            drawn.append(album.draw(f"loss {name}", f"Loss along the {what}", curve_figure(known, *LOSS_AXES)))
+    for name, stage, curves in (("tuning", "tuning", tuning), ("heads", "training of the heads", heads)):
+        if drawable := {label: points for label, points in curves.items() if len(points) > 1}:
+            drawn.append(album.draw(f"loss {name}", f"Loss along the {stage}", curve_figure(drawable, *LOSS_AXES)))
     return [*pictures(*drawn), *notes(TEXTS["losses"])] if drawn else []
 
 
@@ -211,15 +217,15 @@ def _losses(study: Study, stage: str) -> dict[str, list[tuple[float, float]]]:
     """Learner -> (epochs, loss) of a stage."""
     table = study.recipe.get("finetune" if stage.startswith("tuning") else "bank", {})
     epochs = table.get("epochs", 1)
-    found = study.contents.losses.get(stage, {})
-    return {name: [(epochs * share, loss) for share, loss in points] for name, points in found.items()}
+    shares = study.contents.losses.get(stage, {})
+    return {name: [(epochs * share, loss) for share, loss in points] for name, points in shares.items()}
 
 
 def greedy_blocks(study: Study) -> list[Block]:
     """The members and weights of the greedy ensemble of each checkpoint and seed; its scores are in the main table."""
     metric = main_metric(study.rows)
-    found = sorted(study.contents.greedy, key=lambda score: (score.epoch, score.seed))
-    last = [list(scores)[-1] for _, scores in groupby(found, key=lambda score: (score.epoch, score.seed))]
+    ordered = sorted(study.contents.greedy, key=lambda score: (score.epoch, score.seed))
+    last = [list(same_cell)[-1] for _, same_cell in groupby(ordered, key=lambda score: (score.epoch, score.seed))]
     if not last or metric is None:
         return []
     form = f".{metric.digits}f"
@@ -278,8 +284,8 @@ def data_line(study: Study) -> str:
     labels = study.facts.get("data")
     if labels and not isinstance(labels, Mapping):
         return str(labels)
-    known = {split: study.source(split) for split in ("train", "tune", "test")}
-    return "; ".join(f"{split}: {source}" for split, source in known.items() if source)
+    sources = {split: study.source(split) for split in ("train", "tune", "test")}
+    return "; ".join(f"{split}: {source}" for split, source in sources.items() if source)
 
 
 def _title(kind: str) -> str:

@@ -38,7 +38,7 @@ def summary_sentences(rows: Sequence[Row], recipe: Mapping[str, Any]) -> list[st
         sentence(
             "finding",
             kind=shown[0].threshold_from,
-            places=[_at([row for row in shown if row.epoch == epoch], metric) for epoch in ends],
+            places=[_best_at([row for row in shown if row.epoch == epoch], metric) for epoch in ends],
         ),
         *_at_equal_cost(others, metric),
         sentence(
@@ -59,9 +59,9 @@ def sentence(name: str, **facts: Any) -> str:
 
 def side(row: Row, metric: Metric) -> int:
     """1 if the row is clearly above the backbone, -1 if below: its interval excludes zero, and so does every seed."""
-    known, apart = row.intervals.get(metric.key), row.differences.get(metric.key)
-    sign = 0 if known is None else (known.low > 0) - (known.high < 0)
-    return sign if all(sign * value > 0 for value in (apart.values if apart else ())) else 0
+    interval, difference = row.intervals.get(metric.key), row.differences.get(metric.key)
+    sign = 0 if interval is None else (interval.low > 0) - (interval.high < 0)
+    return sign if all(sign * value > 0 for value in (difference.values if difference else ())) else 0
 
 
 def over_seeds(rows: Sequence[Row]) -> str:
@@ -82,32 +82,42 @@ def listed(words: Sequence[str]) -> str:
 
 def _at_equal_cost(others: Sequence[Row], metric: Metric) -> list[str]:
     """How many members differ clearly from the backbone of equal cost."""
-    known = [one for row in others if (one := row.at_equal("train_seconds", metric.key))]
-    reached = [one.interval for one in known if one.how != "beyond"]
-    above, below = sum(one.low > 0 for one in reached), sum(one.high < 0 for one in reached)
-    counts = {"above": above, "below": below, "rest": len(reached) - above - below, "beyond": len(known) - len(reached)}
+    equals = [equal for row in others if (equal := row.at_equal("train_seconds", metric.key))]
+    reached = [equal.interval for equal in equals if equal.how != "beyond"]
+    above, below = sum(equal.low > 0 for equal in reached), sum(equal.high < 0 for equal in reached)
+    counts = {
+        "above": above,
+        "below": below,
+        "rest": len(reached) - above - below,
+        "beyond": len(equals) - len(reached),
+    }
     return [sentence("equal", **counts)] if reached else []
 
 
-def _at(rows: Sequence[Row], metric: Metric) -> dict[str, Any]:
+def _best_at(rows: Sequence[Row], metric: Metric) -> dict[str, Any]:
     """The best member of a checkpoint against the backbone."""
     key, form = metric.key, f"z.{metric.digits}f"
     others = [row for row in rows if row.role != "backbone"]
     base = next((format(row.scores[key].mean, form) for row in rows if row.role == "backbone"), "")
-    at = {"epoch": f"{rows[0].epoch:g}", "label": metric.label, "base": base, "others": len(others)}
-    at |= {"tuned": judge(others, metric) != key, "differing": sum(side(row, metric) != 0 for row in others)}
-    at |= dict.fromkeys(("name", "score", "side", "difference", "interval", "seeds"), "")
+    best_member = {"epoch": f"{rows[0].epoch:g}", "label": metric.label, "base": base, "others": len(others)}
+    best_member |= {"tuned": judge(others, metric) != key, "differing": sum(side(row, metric) != 0 for row in others)}
+    best_member |= dict.fromkeys(("name", "score", "side", "difference", "interval", "seeds"), "")
     if best := best_of(others, metric):
-        known, apart = best.intervals.get(key), best.differences.get(key)
-        at |= {"name": best.name, "score": format(best.scores[key].mean, form), "side": side(best, metric)}
-        if apart:
-            at["difference"] = format(apart.mean, f"+{form}")
-        if known:
-            at |= {"difference": format(known.difference, f"+{form}"), "interval": interval_text(known, metric.digits)}
-        if apart and len(apart.values) > 1:  # in how many seeds the difference has the sign of its mean
-            word, sign = ("higher", 1) if apart.mean >= 0 else ("lower", -1)
-            at["seeds"] = f", {word} in {sum(sign * value > 0 for value in apart.values)} of {len(apart.values)} seeds"
-    return at
+        interval, difference = best.intervals.get(key), best.differences.get(key)
+        best_member |= {"name": best.name, "score": format(best.scores[key].mean, form), "side": side(best, metric)}
+        if difference:
+            best_member["difference"] = format(difference.mean, f"+{form}")
+        if interval:
+            best_member |= {
+                "difference": format(interval.difference, f"+{form}"),
+                "interval": interval_text(interval, metric.digits),
+            }
+        if difference and len(difference.values) > 1:  # in how many seeds the difference has the sign of its mean
+            word, sign = ("higher", 1) if difference.mean >= 0 else ("lower", -1)
+            best_member["seeds"] = (
+                f", {word} in {sum(sign * value > 0 for value in difference.values)} of {len(difference.values)} seeds"
+            )
+    return best_member
 
 
 def score_notes(study: Study) -> Iterator[str]:
@@ -129,36 +139,36 @@ def score_notes(study: Study) -> Iterator[str]:
 
 def row_notes(scores: Sequence[Score]) -> list[str]:
     """The notes of scores, such as that a member always gives the same answer, with their checkpoints and seeds."""
-    found: dict[tuple[str, str], dict[str, None]] = {}  # name, note -> places, in order
+    checkpoints_of: dict[tuple[str, str], dict[str, None]] = {}  # name, note -> places, in order
     for score in scores:
         if score.note:
-            found.setdefault((score.name, score.note), {})[f"epoch {score.epoch:g}, seed {score.seed}"] = None
-    return [f"{name} ({'; '.join(places)}): {note}." for (name, note), places in found.items()]
+            checkpoints_of.setdefault((score.name, score.note), {})[f"epoch {score.epoch:g}, seed {score.seed}"] = None
+    return [f"{name} ({'; '.join(checkpoints)}): {note}." for (name, note), checkpoints in checkpoints_of.items()]
 
 
 def _chosen_parts(scores: Sequence[Score]) -> list[str]:
     """The pairs that were chosen on the tuning set, by checkpoint."""
-    found: dict[str, dict[float, dict[str, None]]] = {}  # name -> epoch -> parts, in order
+    parts_of: dict[str, dict[float, dict[str, None]]] = {}  # name -> epoch -> parts, in order
     for score in scores:
         if score.ensemble.chosen == "best":
-            found.setdefault(score.name, {}).setdefault(score.epoch, {})[score.ensemble.parts] = None
-    places = {
+            parts_of.setdefault(score.name, {}).setdefault(score.epoch, {})[score.ensemble.parts] = None
+    sentences = {
         name: [f"at epoch {epoch:g} {' or '.join(parts)}" for epoch, parts in sorted(epochs.items())]
-        for name, epochs in found.items()
+        for name, epochs in parts_of.items()
     }
-    return [f"{name}, chosen on the tuning set: {'; '.join(texts)}." for name, texts in places.items()]
+    return [f"{name}, chosen on the tuning set: {'; '.join(texts)}." for name, texts in sentences.items()]
 
 
 def _constant(study: Study) -> list[str]:
     """The scores of the best constant answer, from the composition of the test set."""
-    known = dict(study.facts.get("constant") or {})
+    constant = dict(study.facts.get("constant") or {})
     totals = [row.scores for row in study.rows if {"total", "NoAns_total", "f1"} <= row.scores.keys()]
-    if not known and totals:  # the SQuAD metric counts the questions without an answer
+    if not constant and totals:  # the SQuAD metric counts the questions without an answer
         share = 100 * totals[0]["NoAns_total"].mean / totals[0]["total"].mean
-        known = {"says": "no answer", "exact": share, "f1": share}
-    shown = [metric for metric in metrics_of(study.rows) if isinstance(known.get(metric.key), int | float)]
-    scores = ", ".join(f"{metric.label} {known[metric.key]:.{metric.digits}f}" for metric in shown)
-    return [f"Baseline: always answering “{known['says']}” scores {scores} on this test set."] if scores else []
+        constant = {"says": "no answer", "exact": share, "f1": share}
+    shown = [metric for metric in metrics_of(study.rows) if isinstance(constant.get(metric.key), int | float)]
+    scores = ", ".join(f"{metric.label} {constant[metric.key]:.{metric.digits}f}" for metric in shown)
+    return [f"Baseline: always answering “{constant['says']}” scores {scores} on this test set."] if scores else []
 
 
 _environment = Environment()  # plain text; the templates of the pages escape it

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from bertvision.evaluate.score import Score
 from bertvision.report import TEXTS
-from bertvision.report.findings import agreement_grid, group_grids, number_grid, published_grid
+from bertvision.report.analysis import agreement_grid, group_grids, number_grid, published_grid
 from bertvision.report.grid import Grid, main_grid
 from bertvision.report.reading import Study
 from bertvision.report.rows import Entry, Row, sources, summarise
@@ -62,37 +62,41 @@ def grid_table(grid: Grid, caption: str | None = None) -> Table:
         wordy = column in grid.words
         text, width = Text(heading), 8 if wordy else None
         table.add_column(text, justify="left" if wordy else "right", no_wrap=not wordy, min_width=width)
-    for place, line in enumerate(grid.lines):
-        ends = grid.heading[0] == "Epoch" and (place + 1 == len(grid.lines) or grid.starts_group(place + 1))
+    for number, line in enumerate(grid.lines):
+        ends = grid.heading[0] == "Epoch" and (number + 1 == len(grid.lines) or grid.starts_group(number + 1))
         table.add_row(*(Text(cell.text, "bold green" if cell.best else "") for cell in line), end_section=ends)
     return table
 
 
-def print_analysis(found: Mapping[str, Any], console: Console | None = None, paper: Sequence[Entry] = ()) -> None:
+def print_analysis(analysis: Mapping[str, Any], console: Console | None = None, paper: Sequence[Entry] = ()) -> None:
     """Prints an analysis, with published numbers beside ours; what a task does not have is left out."""
     console = console or Console(highlight=False)
-    members, agreement = found["members"], found["agreement"]
-    console.print(f"Epoch {found['checkpoint']:g}, seed {found['seed']}, on the test set\n")
+    members, agreement = analysis["members"], analysis["agreement"]
+    console.print(f"Epoch {analysis['checkpoint']:g}, seed {analysis['seed']}, on the test set\n")
     grid = number_grid(members, short=True)
     console.print(grid_table(grid))
     for brief, heading, *_ in TEXTS["analysis"].values():
         if brief in grid.heading and brief != heading:
             console.print(Text(f"{brief}: {heading}"))
-    here = [entry for entry in paper if entry.get("checkpoint") == found["checkpoint"]]
-    if (published := published_grid(members, here)).lines:
+    published_here = [entry for entry in paper if entry.get("checkpoint") == analysis["checkpoint"]]
+    if (published := published_grid(members, published_here)).lines:
         console.print("\nBeside what was published", grid_table(published), sep="\n")
-        console.print(*map(Text, sources(entry for entry in here if entry.get("member") in members)), sep="\n")
+        console.print(
+            *map(Text, sources(entry for entry in published_here if entry.get("member") in members)), sep="\n"
+        )
     for title, grouped in group_grids(members).items():
         console.print(f"\n{title}", grid_table(grouped), sep="\n")
     if len(agreement["members"]) > 1:
         console.print("Agreement", grid_table(agreement_grid(agreement)), sep="\n")
-    for name, one in members.items():
-        if one.get("layer_weights"):
-            shares = "  ".join(f"{weight:.0%}" for weight in one["layer_weights"])
+    for name, member in members.items():
+        if member.get("layer_weights"):
+            shares = "  ".join(f"{weight:.0%}" for weight in member["layer_weights"])
             console.print(Text(f"Layers of {name}, embeddings first: {shares}"))
-    if found["errors"]:
-        console.print(f"\nErrors, {min(ERRORS, len(found['errors']))} of {len(found['errors'])} in analysis.json\n")
-    for error in found["errors"][:ERRORS]:
+    if analysis["errors"]:
+        console.print(
+            f"\nErrors, {min(ERRORS, len(analysis['errors']))} of {len(analysis['errors'])} in analysis.json\n"
+        )
+    for error in analysis["errors"][:ERRORS]:
         _print_error(error, console)
 
 

@@ -80,7 +80,7 @@ class Forecast:
     def stored_seconds(self) -> float:
         """The encoder runs once, which processes share; every epoch and every evaluation reads."""
         epoch, look, shared = self.epoch, self.look, self.processes
-        once = sum((one.encoder + one.write) / shared + one.check for one in (epoch, look))
+        once = sum((part.encoder + part.write) / shared + part.check for part in (epoch, look))
         reads = self.epochs * epoch.read + self.looks * look.read
         return once + reads + (self.epochs * epoch.heads + self.looks * look.evaluate) / shared
 
@@ -99,10 +99,10 @@ class Forecast:
     def to_json(self) -> dict[str, Any]:
         """All fields, the totals and the choice; impossible seconds are None."""
         choice, why = self.choose()
-        found = asdict(self) | {"live_seconds": self.live_seconds, "stored_seconds": self.stored_seconds}
-        for seconds in (found, found["epoch"], found["look"]):
+        table = asdict(self) | {"live_seconds": self.live_seconds, "stored_seconds": self.stored_seconds}
+        for seconds in (table, table["epoch"], table["look"]):
             seconds.update({key: None for key, value in seconds.items() if value == math.inf})
-        return {**found, "choice": choice, "why": why}
+        return {**table, "choice": choice, "why": why}
 
     def lines(self) -> list[str]:
         """The forecast in words."""
@@ -146,23 +146,15 @@ def forecast(
     """
     if not len(windows):
         raise UserError("forecast: there is nothing to read; give data with at least one question")
-    disk = next(place for place in (directory, *directory.absolute().parents) if place.is_dir())
-    scratch = disk / f".forecast.{os.getpid()}-{secrets.token_hex(4)}"  # a name that `claim` removes after a kill
-    try:
-        with torch.random.fork_rng(devices=[]):
-            bench = _Bench(backbone, windows, heads, selection, scratch / "shard.bin")
-            shortest, *others = _spread(windows.lengths, recipe.batch_size, recipe.batch_tokens)
-            bench.measure(shortest)  # the first time everything is slower
-            probes = dict(bench.measure(index) for index in (shortest, *others))
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    disk = next(parent for parent in (directory, *directory.absolute().parents) if parent.is_dir())
+    measured = _measured(backbone, windows, heads, recipe, selection, disk)
     sets = [windows] if looked_at is None or not looks else [windows, looked_at]
     shape = len(numbered(selection.reads, backbone.layers)), backbone.width
-    kept = [selection.lengths(one) for one in sets]
-    names: list[Dtype] = [selection.dtype, "fp16", "int8"]
-    sizes: dict[str, int] = {name: sum(Layout(one, *shape, name).bytes for one in kept) for name in names}
+    kept = [selection.lengths(read) for read in sets]
+    dtypes: list[Dtype] = [selection.dtype, "fp16", "int8"]
+    sizes: dict[str, int] = {dtype: sum(Layout(lengths, *shape, dtype).bytes for lengths in kept) for dtype in dtypes}
     cached = sizes[selection.dtype] <= memory() / 2  # else too large for the page cache: read as fast as written
-    epoch, *look = [_seconds(probes, one.lengths, cached) for one in sets]
+    epoch, *look = [_seconds(measured, read.lengths, cached) for read in sets]
     return Forecast(
         windows=len(windows),
         tokens=int(windows.lengths.sum()),
@@ -171,7 +163,7 @@ def forecast(
         heads=len(heads),
         dtype=selection.dtype,
         bytes=sizes,
-        padded_bytes=sum(padded_bytes(len(one), int(one.max(initial=0)), *shape) for one in kept),
+        padded_bytes=sum(padded_bytes(len(lengths), int(lengths.max(initial=0)), *shape) for lengths in kept),
         epoch=epoch,
         held_bytes=peak_memory(),
         free_bytes=shutil.disk_usage(disk).free,
@@ -180,6 +172,26 @@ def forecast(
         look=look[0] if look else Seconds(),
         processes=backbone.runtime.world,
     )
+
+
+def _measured(
+    backbone: Backbone,
+    windows: Windows,
+    heads: Sequence[Any],
+    recipe: BankRecipe,
+    selection: Selection,
+    disk: Path,
+) -> dict[float, Seconds]:
+    """Seconds per token of a short, a middle and a long batch, by the mean length of its windows."""
+    scratch = disk / f".forecast.{os.getpid()}-{secrets.token_hex(4)}"  # a name that `claim` removes after a kill
+    try:
+        with torch.random.fork_rng(devices=[]):
+            bench = _Bench(backbone, windows, heads, selection, scratch / "shard.bin")
+            shortest, *others = _spread(windows.lengths, recipe.batch_size, recipe.batch_tokens)
+            bench.measure(shortest)  # the first time everything is slower
+            return dict(bench.measure(index) for index in (shortest, *others))
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 class _Bench:
@@ -238,15 +250,17 @@ def _spread(lengths: NDArray[np.int64], batch_size: int, batch_tokens: int) -> l
     return [rising[0], falling[len(falling) // 2], falling[0]]
 
 
-def _seconds(probes: dict[float, Seconds], lengths: NDArray[np.int64], cached: bool) -> Seconds:
+def _seconds(measured: dict[float, Seconds], lengths: NDArray[np.int64], cached: bool) -> Seconds:
     """Seconds for windows of these lengths, interpolated between the measured lengths."""
-    known = sorted(probes)
-    found = {}
+    measured_lengths = sorted(measured)
+    seconds = {}
     for part in asdict(Seconds()):
-        per_token = [getattr(probes[length], part) for length in known]
+        per_token = [getattr(measured[length], part) for length in measured_lengths]
         possible = math.inf not in per_token
-        found[part] = float((lengths * np.interp(lengths, known, per_token)).sum()) if possible else math.inf
-    return Seconds(**found) if cached else Seconds(**found | {"read": max(found["write"], found["read"])})
+        seconds[part] = (
+            float((lengths * np.interp(lengths, measured_lengths, per_token)).sum()) if possible else math.inf
+        )
+    return Seconds(**seconds) if cached else Seconds(**seconds | {"read": max(seconds["write"], seconds["read"])})
 
 
 def _time(seconds: float) -> str:

@@ -133,21 +133,21 @@ class Layout:
 
     def stored(self, shard: Tensor, window: int) -> tuple[Tensor, Tensor | None]:
         """Values (L, length, H) and scales (L, length) of a window: views of the shard's bytes (uint8, mapped)."""
-        *first, last = [shard[place] for place in self.places(window)]
+        *first, last = [shard[byte_range] for byte_range in self.places(window)]
         values = last.view(DTYPES[self.dtype]).view(self.layers, -1, self.width)
         return values, first[0].view(torch.float32).view(self.layers, -1) if first else None
 
     def check(self, shard: Tensor, window: int) -> int:
         """crc32 of a window's bytes in a shard."""
-        return checksum([shard[place].numpy() for place in self.places(window)])
+        return checksum([shard[byte_range].numpy() for byte_range in self.places(window)])
 
 
 def checksum(parts: list[NDArray[np.uint8]]) -> int:
     """crc32 of the concatenated parts."""
-    found = 0
+    crc = 0
     for part in parts:
-        found = zlib.crc32(part.data, found)
-    return found
+        crc = zlib.crc32(part.data, crc)
+    return crc
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ class Manifest:
 
     def written(self, number: int, checksum: str) -> "Manifest":
         """The same with the checksum of one shard filled in."""
-        shards = (replace(one, checksum=checksum) if n == number else one for n, one in enumerate(self.shards))
+        shards = (replace(shard, checksum=checksum) if n == number else shard for n, shard in enumerate(self.shards))
         return replace(self, shards=tuple(shards))
 
     def save(self, directory: Path) -> None:

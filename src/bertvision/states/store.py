@@ -78,17 +78,17 @@ class Store:
         lengths = self.lengths[index] if positions == "all" else np.ones(len(index), np.int64)
         longest = int(lengths.max(initial=1))
         kept = numbered(self.manifest.reads, self.depth)
-        chosen = tuple(n for n in kept if n >= 0) if reads == "all" else numbered(reads, self.depth)
-        numbers = [kept.index(number) for number in chosen]
-        run = slice(numbers[0], numbers[-1] + 1)
-        places = run if run.stop - run.start == len(numbers) else numbers  # a slice copies nothing
-        out = torch.empty(len(index), len(chosen), longest, self.manifest.width)  # (B, L, S, H)
-        owners = np.searchsorted(self._firsts, index, side="right") - 1  # (B,) the shard of each
-        for number in np.unique(owners):
-            rows = np.flatnonzero(owners == number)
-            self.shards[number].read(index[rows], lengths[rows], out, rows, places)
-        mask = torch.from_numpy(np.arange(longest) < lengths[:, None])
-        return States(out, mask, None if chosen == tuple(range(self.depth)) else chosen)
+        wanted = tuple(n for n in kept if n >= 0) if reads == "all" else numbered(reads, self.depth)
+        indices = [kept.index(number) for number in wanted]
+        run = slice(indices[0], indices[-1] + 1)
+        layers = run if run.stop - run.start == len(indices) else indices  # a slice copies nothing
+        out = torch.empty(len(index), len(wanted), longest, self.manifest.width)  # (B, L, S, H)
+        shard_of = np.searchsorted(self._firsts, index, side="right") - 1  # (B,)
+        for shard in np.unique(shard_of):
+            rows = np.flatnonzero(shard_of == shard)
+            self.shards[shard].read(index[rows], lengths[rows], out, rows, layers)
+        mask = torch.from_numpy(np.arange(longest) < lengths[:, None])  # (B, S)
+        return States(out, mask, None if wanted == tuple(range(self.depth)) else wanted)
 
     def verify(self) -> None:
         """Reads everything and compares it with the checksums."""

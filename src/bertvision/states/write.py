@@ -62,48 +62,51 @@ def write_store(
     UserError if `directory` holds another store, NoRoom if the disk is full.
     """
     runtime, lengths = backbone.runtime, selection.lengths(windows)
-    manifest = Manifest.of(backbone, windows, selection, shard_bytes)
-    known, full = runtime.broadcast(_begin(directory, manifest, lengths) if runtime.is_main else ([], ""))
-    if full:  # fails before hours of work, not after
-        raise NoRoom(full)
-    shards = [Shard(**shard) for shard in known]
-    manifest = replace(manifest, shards=tuple(shards))
-    tokens = [int(windows.lengths[shard.first : shard.end].sum()) for shard in shards]
-    numbers = [number for number, shard in enumerate(shards) if not shard.checksum]
-    for number in set(range(len(shards))) - set(numbers):
+    manifest = _begun(directory, Manifest.of(backbone, windows, selection, shard_bytes), lengths, runtime)
+    tokens = [int(windows.lengths[shard.first : shard.end].sum()) for shard in manifest.shards]
+    missing = [number for number, shard in enumerate(manifest.shards) if not shard.checksum]
+    mine = runtime.mine(missing)
+    for number in set(range(len(tokens))) - set(missing):
         advance(tokens[number])
 
-    def note(number: int, found: str) -> None:
+    def note(number: int, shard_checksum: str) -> None:
         nonlocal manifest
-        manifest = manifest.written(number, found)
+        manifest = manifest.written(number, shard_checksum)
         if runtime.is_main:
             manifest.save(directory)
-        if elsewhere or number not in own:
+        if elsewhere or number not in mine:
             advance(tokens[number])
 
-    own = runtime.mine(numbers)
     if elsewhere:
-        elsewhere(numbers, note)
+        elsewhere(missing, note)
     else:
-        writing = _written(directory, manifest, backbone, windows, own, batch_tokens, advance)
-        for turn in (numbers[first : first + runtime.world] for first in range(0, len(numbers), runtime.world)):
-            _share(turn, writing, runtime, note)
+        written = _written(directory, manifest, backbone, windows, mine, batch_tokens, advance)
+        for first in range(0, len(missing), runtime.world):
+            _write_round(missing[first : first + runtime.world], written, runtime, note)
     return Store(directory, manifest, lengths, backbone.layers)
 
 
-def _share(turn: Sequence[int], writing: Iterator[tuple[int, str]], runtime: Runtime, note: Note) -> None:
-    """Writes a shard in each process, and notes all of them in each; NoRoom in all where one has none."""
-    found = full = ""
-    if runtime.rank < len(turn):
+def _begun(directory: Path, wanted: Manifest, lengths: NDArray[np.int64], runtime: Runtime) -> Manifest:
+    """The manifest to continue from, in every process; NoRoom if the disk is full."""
+    tables, full = runtime.tell(_begin(directory, wanted, lengths) if runtime.is_main else ([], ""))
+    if full:  # fails before hours of work, not after
+        raise NoRoom(full)
+    return replace(wanted, shards=tuple(Shard(**table) for table in tables))
+
+
+def _write_round(numbers: Sequence[int], written: Iterator[tuple[int, str]], runtime: Runtime, note: Note) -> None:
+    """Writes one of these shards in each process, and notes all of them in each; NoRoom in all where one has none."""
+    shard_checksum = full = ""
+    if runtime.rank < len(numbers):
         try:
-            _, found = next(writing)
+            _, shard_checksum = next(written)
         except NoRoom as error:
             full = str(error)
-    told = runtime.exchange((found, full))
-    for number, (found, _) in zip(turn, told):
-        if found:
-            note(number, found)
-    for _, full in told:
+    outcomes = runtime.exchange((shard_checksum, full))
+    for number, (shard_checksum, _) in zip(numbers, outcomes):
+        if shard_checksum:
+            note(number, shard_checksum)
+    for _, full in outcomes:
         if full:
             raise NoRoom(full)
 
@@ -113,7 +116,7 @@ def write_one(directory: Path, backbone: Backbone, windows: Windows, number: int
     manifest = Manifest.load(directory)
     manifest.refuse_others(directory, fingerprints(backbone, windows))
     written = _written(directory, manifest, backbone, windows, [number], batch_tokens, lambda tokens: None)
-    return next(found for _, found in written)
+    return next(shard_checksum for _, shard_checksum in written)
 
 
 def _written(
@@ -164,9 +167,9 @@ def write_shard(path: Path, layout: Layout, pieces: Iterable[tuple[NDArray[np.in
             for row, window in enumerate((index - first).tolist()):
                 parts = layout.pieces(encoded, row, window)
                 checks[window] = checksum(parts)
-                for place, part in zip(layout.places(window), parts):
-                    file.seek(place.start)
-                    file.write(part.data)
+                for byte_range, part_bytes in zip(layout.places(window), parts):
+                    file.seek(byte_range.start)
+                    file.write(part_bytes.data)
         file.seek(layout.checks_at)
         file.write(checks.tobytes())
     return hashlib.sha256(checks.tobytes()).hexdigest()
@@ -176,7 +179,7 @@ def _begin(directory: Path, wanted: Manifest, lengths: NDArray[np.int64]) -> tup
     """Claims the directory. All shards as tables, those that are not there or not whole without a checksum; and why
     there is no room for these, if there is none."""
     claim(directory)
-    manifest = _known(directory, wanted)
+    manifest = _existing_or_new(directory, wanted)
     whole = [_is_whole(directory, manifest, shard, lengths) for shard in manifest.shards]
     needed = sum(shard.bytes for shard, done in zip(manifest.shards, whole) if not done)
     free = shutil.disk_usage(directory).free
@@ -187,17 +190,17 @@ def _begin(directory: Path, wanted: Manifest, lengths: NDArray[np.int64]) -> tup
     return [asdict(shard) | ({} if done else {"checksum": ""}) for shard, done in zip(manifest.shards, whole)], full
 
 
-def _known(directory: Path, wanted: Manifest) -> Manifest:
+def _existing_or_new(directory: Path, wanted: Manifest) -> Manifest:
     """The manifest to continue from: the existing one if it is of the same states, else the new one."""
     if not (directory / NAME).exists():
         wanted.save(directory)
         return wanted
-    found = Manifest.load(directory)
-    found.refuse_others(directory, (wanted.weights, wanted.tokenizer, wanted.windows))
-    if replace(found, shards=()) != replace(wanted, shards=()):
-        kind = found.selection
+    existing = Manifest.load(directory)
+    existing.refuse_others(directory, (wanted.weights, wanted.tokenizer, wanted.windows))
+    if replace(existing, shards=()) != replace(wanted, shards=()):
+        kind = existing.selection
         raise UserError(f"{directory}: holds {kind}, not what is asked for; delete it or choose another place")
-    return found
+    return existing
 
 
 def _is_whole(directory: Path, manifest: Manifest, shard: Shard, lengths: NDArray[np.int64]) -> bool:

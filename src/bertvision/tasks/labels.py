@@ -127,7 +127,7 @@ class Labels(Task):
     def scores(self, predictions: "LabelPredictions", dataset: Dataset, threshold: float) -> dict[str, Any]:
         """The metrics in percent, `total`, and a `note` where a score says less than it seems."""
         gold, points = gold_of(dataset), self.points(predictions, dataset, threshold)
-        scores: dict[str, Any] = {name: metric(points.values) for name, metric in points.metrics.items()}
+        scores: dict[str, Any] = points.scores()
         scores["total"] = len(gold)
         predicted, present = np.unique(predictions.chosen), np.unique(gold)
         if len(predicted) == 1:

@@ -130,7 +130,7 @@ class Score(Task):
     def scores(self, predictions: "ScorePredictions", dataset: Dataset, threshold: float) -> dict[str, Any]:
         """The metrics in percent, `total`, and a `note` where a correlation has no meaning."""
         points = self.points(predictions, dataset, threshold)
-        scores: dict[str, Any] = {name: metric(points.values) for name, metric in points.metrics.items()}
+        scores: dict[str, Any] = points.scores()
         sides = zip(("gold", "predicted"), points.values.T)
         constant = [side_ for side_, values in sides if metrics.is_constant(values)]
         if constant:

@@ -16,7 +16,7 @@ from bertvision.data.windows import make_windows
 from bertvision.evaluate.bootstrap import Mean, Points
 from bertvision.evaluate.calibration import auroc, calibration_error, choose_threshold, null_probability, reliability
 from bertvision.evaluate.ensemble import BACKBONE
-from bertvision.evaluate.squad import answerable, f1, question_scores, score
+from bertvision.evaluate.squad import answerable, gold_texts, question_scores, score, text_scores
 from bertvision.recipe import DataRecipe, EvaluateRecipe
 from bertvision.tasks.base import (
     Dataset,
@@ -169,21 +169,22 @@ def judge(records: Sequence[Record], predictions: SpanPredictions, threshold: fl
     """The verdict on predictions for `records` (by id)."""
     row_of = {id_: row for row, id_ in enumerate(predictions.ids)}
     rows = [row_of[record.id] for record in records]
-    golds = [_golds(record) for record in records]
+    golds = [gold_texts(record.answers) for record in records]
     doubt = predictions.no_answer[rows] - threshold
     candidates = [predictions.texts[row] for row in rows]
     ranked = [
         two_best(text, predictions.scores[row], above) for text, row, above in zip(candidates, rows, doubt.tolist())
     ]
     answers = [first for first, _ in ranked]
+    given = np.array([text_scores(gold, text) for gold, text in zip(golds, answers)], np.float64).reshape(-1, 2)
     return Verdict(
         answers,
-        np.array([normalize(text) in gold for gold, text in zip(golds, answers)], bool),
-        np.array([_f1(gold, text) for gold, text in zip(golds, answers)], np.float64),
-        np.array([_f1(gold, text[0]) for gold, text in zip(golds, candidates)], np.float64),
-        np.array([normalize(second) in gold for gold, (_, second) in zip(golds, ranked)], bool),
-        predictions.no_answer[rows],
-        doubt,
+        exact=given[:, 0] > 0,
+        f1=given[:, 1].copy(),  # contiguous: sums of a view may round otherwise
+        spans_f1=np.array([text_scores(gold, texts[0])[1] for gold, texts in zip(golds, candidates)], np.float64),
+        second_exact=np.array([normalize(second) in gold for gold, (_, second) in zip(golds, ranked)], bool),
+        no_answer=predictions.no_answer[rows],
+        doubt=doubt,
     )
 
 
@@ -334,12 +335,3 @@ def _counted(flags: NDArray[np.bool_], tokens: NDArray[np.int64]) -> dict[str, A
 def _share(flags: NDArray[np.bool_]) -> float | None:
     """The share that is true; None of nothing."""
     return float(flags.mean()) if flags.size else None
-
-
-def _f1(golds: Sequence[str], text: str) -> float:
-    return float(max(f1(gold, text) for gold in golds))
-
-
-def _golds(record: Record) -> list[str]:
-    """As in the official metric: answers that normalise to nothing do not count, and without any "" is right."""
-    return [text for text in map(normalize, record.answers) if text] or [""]

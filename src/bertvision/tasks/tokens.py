@@ -115,10 +115,13 @@ class Tokens(Task):
     def scores(self, predictions: "TokenPredictions", dataset: Dataset, threshold: float) -> dict[str, Any]:
         """Precision, recall and F1 of entities, the share of words with the right label, and counts."""
         points = self.points(predictions, dataset, threshold)
-        scores: dict[str, Any] = {name: metric(points.values) for name, metric in points.metrics.items()}
         pairs = zip(dataset.records, predictions.labels)
         right = [gold == predicted for record, labels in pairs for gold, predicted in zip(record.labels, labels)]
-        return scores | {"accuracy": 100.0 * float(np.mean(right)), "total": len(dataset.records), "words": len(right)}
+        return points.scores() | {
+            "accuracy": 100.0 * float(np.mean(right)),
+            "total": len(dataset.records),
+            "words": len(right),
+        }
 
     def points(self, predictions: "TokenPredictions", dataset: Dataset, threshold: float) -> Points:
         """values: (Q, 3) entities of each sentence that are right, predicted, and there."""
