@@ -127,7 +127,8 @@ def _calibration(config: TaskConfig, predictions: SpanPredictions, has: Sequence
     ways: dict[str, Any] = {"before": null_probability(predictions.no_answer)}
     if calibration := config.calibration:
         shares = {"after": calibration} | ({"after_share": calibration.assuming(share)} if 0 < share < 1 else {})
-        ways |= {way: [one.probability(doubt) for doubt in predictions.no_answer] for way, one in shares.items()}
+        for way, moved in shares.items():
+            ways[way] = [moved.probability(doubt) for doubt in predictions.no_answer]
     curves = {way: reliability(probability, none) for way, probability in ways.items()}
     judged = {way: {"error": calibration_error(curve), "curve": curve} for way, curve in curves.items()}
     return {"auroc": auroc(predictions.no_answer, none), "answerable": share} | judged
