@@ -111,7 +111,7 @@ def ask(
         print(f"bertvision: {loaded.name}: {why}", file=sys.stderr)
     if (share := asking.assumed(loaded, queries, answerable)) is not None:
         loaded = loaded.assuming(share)
-    asking.write_what_it_can(sys.stdout)
+    asking.replace_unencodable(sys.stdout)
     with asking.reading_bar(asking.streams(queries)) as progress:
         for query, answers in asking.answer(loaded, queries, top_k=top_k, threshold=threshold, progress=progress):
             if as_json:

@@ -108,7 +108,7 @@ def load_backbone(directory: Path, config: ReaderConfig, name: str | None, runti
     return backbone.eval()
 
 
-def lasting(backbone: str) -> str:
+def absolute_name(backbone: str) -> str:
     """A backbone's name that means the same from any directory."""
     from bertvision.backbone.loading import PACKAGED
 
