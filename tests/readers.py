@@ -21,6 +21,7 @@ from devices import RUNTIME
 from runs import encoder
 
 LABELS = ("good", "bad", "neither")
+WORD_LABELS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 
 
 def tiny_reader(
@@ -47,7 +48,7 @@ def tiny_reader(
             for parameter in backbone.model.parameters():
                 if parameter.requires_grad:
                     parameter.add_(0.05 * torch.randn_like(parameter))
-    outputs = {"spans": 2, "labels": len(LABELS), "score": 1}[task]
+    outputs = {"spans": 2, "labels": len(LABELS), "score": 1, "tokens": len(WORD_LABELS)}[task]
     shape = {"layers": backbone.layers, "width": backbone.width, "task": task, "outputs": outputs}
     built = {f"{spec['kind']} {number}": build_head(spec, **shape) for number, spec in enumerate(heads)}
     with torch.no_grad():
@@ -60,8 +61,8 @@ def tiny_reader(
         Ensemble(tuple(Member(name, 1, 1.0) for name in built), (), how),
         threshold,
         Decoding(rule=rule, answer_tokens=8),
-        Cutting(max_length, 8, too_long or ("windows" if task == "spans" else "trim")),
-        LABELS if task == "labels" else (),
+        Cutting(max_length, 8, too_long or ("windows" if task in ("spans", "tokens") else "trim")),
+        {"labels": LABELS, "tokens": WORD_LABELS}.get(task, ()),
         (0.0, 5.0) if task == "score" else (-1.0, 1.0),
         calibration,
     )

@@ -19,25 +19,27 @@ Precision = Literal["fp32", "bf16"]
 
 def find_device(name: str = "auto", key: str = "runtime.device") -> str:
     """A device of this machine; `auto`: its GPU, if it has one that torch can use, else the CPU."""
-    known = devices()
+    available = devices()
     if name == "auto":
-        return next((kind for kind in known if kind in ("cuda", "xpu", "mps")), "cpu")
+        return next((kind for kind in available if kind in ("cuda", "xpu", "mps")), "cpu")
     kind, _, number = name.partition(":")
-    if kind not in known or (number and not (number.isdecimal() and int(number) < known[kind])):
-        there = ", ".join(f"{kind}:0 to {kind}:{count - 1}" if count > 1 else kind for kind, count in known.items())
-        raise UserError(f"{key}: there is no {name!r} here that torch can use; there is: {there}")
+    if kind not in available or (number and not (number.isdecimal() and int(number) < available[kind])):
+        listed = ", ".join(
+            f"{kind}:0 to {kind}:{count - 1}" if count > 1 else kind for kind, count in available.items()
+        )
+        raise UserError(f"{key}: there is no {name!r} here that torch can use; there is: {listed}")
     return name
 
 
 def devices() -> dict[str, int]:
     """{kind: number} of the devices that torch can use here."""
-    found = {"cpu": 1}
-    own = torch._C._get_privateuse1_backend_name()  # of a plug-in
-    for kind in ("cuda", "xpu", "mps", *([own] if hasattr(torch, own) else [])):
+    counts = {"cpu": 1}
+    plugin = torch._C._get_privateuse1_backend_name()  # of a plug-in
+    for kind in ("cuda", "xpu", "mps", *([plugin] if hasattr(torch, plugin) else [])):
         module = torch.backends.mps if kind == "mps" else torch.get_device_module(kind)
         if module.is_available():
-            found[kind] = torch.get_device_module(kind).device_count()
-    return found
+            counts[kind] = torch.get_device_module(kind).device_count()
+    return counts
 
 
 def find_precision(

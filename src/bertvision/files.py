@@ -99,16 +99,16 @@ def claim(directory: Path, *, shared: bool = False, patience: float = 0.0) -> bo
     may hold it too if they share it; unfinished files may then be theirs, and stay. patience: how many seconds to wait
     for another process, such as one that was just killed.
     """
-    end, new = time.monotonic() + patience, False
+    deadline, newly_locked = time.monotonic() + patience, False
     while True:
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            place = directory.resolve()
-            if place not in _claimed and fcntl is not None:
-                _claimed[place], new = _lock(place, shared), True
+            resolved = directory.resolve()
+            if resolved not in _claimed and fcntl is not None:
+                _claimed[resolved], newly_locked = _lock(resolved, shared), True
             break
         except BlockingIOError:
-            if time.monotonic() >= end:
+            if time.monotonic() >= deadline:
                 why = "another process is at work here; wait for it, or choose another place"
                 raise Busy(f"{directory}: {why}") from None
             time.sleep(0.1)
@@ -116,17 +116,17 @@ def claim(directory: Path, *, shared: bool = False, patience: float = 0.0) -> bo
             raise _unwritable(directory, error) from error
     for path in [] if shared else [path for path in directory.rglob(".*") if SCRATCH.fullmatch(path.name)]:
         shutil.rmtree(path, ignore_errors=True)
-    return new
+    return newly_locked
 
 
 @contextmanager
 def holding(directory: Path) -> Iterator[None]:
     """`claim`, until the end of the block."""
-    new = claim(directory)
+    newly_locked = claim(directory)
     try:
         yield
     finally:
-        if new:
+        if newly_locked:
             release(directory)
 
 
@@ -151,9 +151,9 @@ def _lock(directory: Path, shared: bool) -> int:
 
 def remove(directory: Path) -> None:
     """Removes a directory, if it exists, and the locks on it and below it."""
-    place = directory.resolve()
+    resolved = directory.resolve()
     shutil.rmtree(directory, ignore_errors=True)
-    for claimed in [claimed for claimed in _claimed if claimed.is_relative_to(place)]:
+    for claimed in [claimed for claimed in _claimed if claimed.is_relative_to(resolved)]:
         os.close(_claimed.pop(claimed))
 
 
@@ -187,8 +187,8 @@ def read_with_digest(path: Path, what: str = "file", way_out: str = WAY_OUT) -> 
 
     def read() -> str:
         text = path.read_text(encoding="utf-8")
-        found = BLANK.fullmatch(text)
-        if CUT.search(text) or (found and _blanks(found[1]) != found[2]):
+        match = BLANK.fullmatch(text)
+        if CUT.search(text) or (match and _blanks(match[1]) != match[2]):
             raise ValueError("its digest does not match: remove the blank line at its end if you changed it yourself")
         return text
 
@@ -197,7 +197,7 @@ def read_with_digest(path: Path, what: str = "file", way_out: str = WAY_OUT) -> 
 
 def _blanks(text: str) -> str:
     bits = int.from_bytes(hashlib.sha256(text.encode(errors="surrogatepass")).digest()[:8])
-    return "".join(" \t"[bits >> place & 1] for place in range(64))
+    return "".join(" \t"[bits >> position & 1] for position in range(64))
 
 
 def write_json(path: Path, value: Any, *, durable: bool = False) -> None:
@@ -236,9 +236,9 @@ def write_tensors(path: Path, tensors: Mapping[str, "Tensor"], header: Mapping[s
         except SafetensorError as error:  # the errno is only in its text
             code = re.search(r"os error (\d+)", str(error))
             raise OSError(int(code[1]), os.strerror(int(code[1]))) if code else OSError(str(error)) from None
-        place, _, digest = _digests(scratch)
+        position, _, digest = _digests(scratch)
         with scratch.open("r+b") as file:
-            file.seek(place)
+            file.seek(position)
             file.write(digest)
 
 
@@ -259,8 +259,8 @@ def load_whole(
         with safe_open(path, framework="pt") as file:
             header = dict(file.metadata() or {})
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        place, stated, found = _digests(path)
-        if place and stated != found:
+        position, stated, actual = _digests(path)
+        if position and stated != actual:
             raise ValueError("its digest does not match")
         broken = [key for key, tensor in tensors.items() if finite and not all_finite(tensor)]
         if broken:
@@ -293,14 +293,14 @@ def _digests(path: Path) -> tuple[int, bytes, bytes]:
     with path.open("rb") as file:
         size = file.read(8)
         header = size + file.read(int.from_bytes(size, "little"))
-        found = re.search(UNSEALED[:7] + rb"([0-9a-f]{64})", header)
-        if not found:
+        match = re.search(UNSEALED[:7] + rb"([0-9a-f]{64})", header)
+        if not match:
             return 0, b"", b""
-        place = found.start(1)
-        digest = hashlib.sha256(header[:place] + UNSEALED[7:] + header[place + 64 :])
+        position = match.start(1)
+        digest = hashlib.sha256(header[:position] + UNSEALED[7:] + header[position + 64 :])
         while piece := file.read(1 << 20):
             digest.update(piece)
-    return place, found[1], digest.hexdigest().encode()
+    return position, match[1], digest.hexdigest().encode()
 
 
 def _read(path: Path, what: str, read: Callable[[], Any], way_out: str) -> Any:

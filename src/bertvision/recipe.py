@@ -1,17 +1,14 @@
-"""The recipe: every option of a study, as frozen dataclasses read from TOML. The string under a field is its
-documentation, in docs/recipe.md and in the JSON schema."""
+"""Every option of a study, as dataclasses read from TOML. The string under a field documents it, in docs/recipe.md."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Interval
-
 from bertvision import toml
 from bertvision.errors import UserError
 from bertvision.registry import TASKS
-from bertvision.schema import LARGEST, STRICT, Count, NonNegative, Positive, Share, refuse_nul, validate
+from bertvision.schema import LARGEST, STRICT, Count, Interval, NonNegative, Positive, Share, refuse_nul, validate
 
 
 @dataclass(frozen=True)
@@ -67,9 +64,10 @@ class DataRecipe(Section):
     """The column of your own table that holds the label or the score."""
     labels: tuple[str, ...] = ()
     """The labels of your own table, in order; empty: those of the training set, sorted."""
+    pairs: Literal["together", "apart"] = "together"
+    """Both texts of a pair in one window, or each encoded as if it were alone; all heads then `reduce = "compare"`."""
     metric: Literal["", "accuracy", "f1", "matthews"] = ""
-    """The main metric of your own table of labels; empty: accuracy. `f1` is that of the second of two labels, else the
-    mean over all labels."""
+    """The main metric of your own labels; empty: accuracy. `f1`: of the second of two labels, else the mean of all."""
     broken: Literal["refuse", "leave out"] = "refuse"
     """Malformed lines of a table, as in the official QQP/train.tsv: an error that names them, or left out, counted."""
 
@@ -81,8 +79,8 @@ class Training(Section):
     batch_size: Positive = 16
     """Most windows in a batch."""
     batch_tokens: Positive = 4096
-    """Most tokens in a batch, padding included: long windows come in smaller batches. Where heads read [CLS] alone, a
-    window counts as one token."""
+    """Most tokens in a batch, padding included: long windows make smaller batches. For heads on [CLS] alone a window
+    counts as one token."""
     learning_rate: NonNegative = 1e-3
     """The peak learning rate."""
     optimizer: Literal["adamw", "adam"] = "adamw"
@@ -254,8 +252,9 @@ class Recipe(Section):
     """Where and how it is computed."""
     heads: tuple[dict, ...] = ()
     """The heads of the bank: tables with `kind` and that kind's options (`bertvision heads` lists them). For `labels`
-    and `score` also `reduce`: read [CLS] alone (`first`, the default), or the `mean` or `sum` over all tokens. For any
-    `depth`: it reads the layers up to that block. The encoder runs no further than the heads together read."""
+    and `score` also `reduce`: [CLS] alone (`first`, the default), the `mean` or `sum` over all tokens, or `compare`: of
+    pairs encoded apart u, v, |u - v|, u * v and their cosine, u and v the mean of each text. For any `depth`: it reads
+    the layers up to that block. The encoder runs no further than the heads together read."""
     search: tuple[dict, ...] = ()
     """What `bertvision search` varies in the heads: tables with the `key` of an option or of a head's training, and
     either `values` or `low` and `high` (with `log = true`, evenly over powers). Empty: every option of each kind."""
@@ -291,21 +290,20 @@ def from_table(table: Mapping[str, Any], where: str = "recipe") -> Recipe:
 
 def _contradictions(recipe: Recipe) -> Iterable[tuple[str, str]]:
     """(key, what to do) for values that each have the right type and are impossible, alone or together."""
-    data, tuning, bank = recipe.data, recipe.finetune, recipe.bank
+    data, tuning, depth = recipe.data, recipe.finetune, head_spec(recipe.finetune.head).get("depth", 0)
     for key, text in (("backbone.name", recipe.backbone.name), ("data.train", data.train), ("data.test", data.test)):
         if not text.strip():
             yield key, "must not be empty"
-    lists: dict[str, tuple] = {"seeds": recipe.seeds, "bank.fractions": bank.fractions}
-    for key, values in {**lists, "evaluate.ensembles": recipe.evaluate.ensembles}.items():
+    fractions, ensembles = recipe.bank.fractions, recipe.evaluate.ensembles
+    for key, values in (("seeds", recipe.seeds), ("bank.fractions", fractions), ("evaluate.ensembles", ensembles)):
         if len(set(values)) < max(1, len(values)):
             yield key, "give at least one, each once"
     if data.overlap > 0.75 * data.max_length:
         yield "data.overlap", f"{data.overlap} must be at most three quarters of data.max_length"
-    for where, entry in ("finetune.head", tuning.head), *(("heads", one) for one in recipe.heads):
+    for where, entry in ("finetune.head", tuning.head), *(("heads", head) for head in recipe.heads):
         if 0 < head_spec(entry).get("places", 0) < data.max_length:
             yield where, f"places must be at least data.max_length, {data.max_length}"
-        depth = head_spec(tuning.head).get("depth", 0)  # blocks above it are not tuned
-        if depth and not 0 < head_spec(entry).get("depth", 0) <= depth:
+        if depth and not 0 < head_spec(entry).get("depth", 0) <= depth:  # blocks above are not tuned
             yield where, f"finetune.head stops at block {depth}: give every head a depth of {depth} or less"
     if len(data.text) > 2:
         yield "data.text", "one column, or two for pairs of texts"
@@ -317,18 +315,22 @@ def _contradictions(recipe: Recipe) -> Iterable[tuple[str, str]]:
         yield "finetune.precision", 'with lower = "stored" only "fp32" is possible'
     if tuning.lower == "stored" and recipe.runtime.gradient_checkpointing:
         yield "runtime.gradient_checkpointing", 'with lower = "stored" the blocks above keep their states; give false'
-    planned = reached(tuning.epochs, tuning.checkpoints)
+    yield from _bank_contradictions(recipe)
+
+
+def _bank_contradictions(recipe: Recipe) -> Iterable[tuple[str, str]]:
+    bank, planned = recipe.bank, reached(recipe.finetune.epochs, recipe.finetune.checkpoints)
     if missing := [epoch for epoch in bank.at if epoch not in planned]:
         yield "bank.at", f"{missing[0]:g} is no checkpoint; there are {', '.join(f'{epoch:g}' for epoch in planned)}"
-    if bank.feed == "along":  # the heads train during fine-tuning
+    if bank.along:  # the heads train during fine-tuning
         for key in [key for key in ("at", "patience", "checkpoints") if getattr(bank, key)]:
             yield f"bank.{key}", 'feed = "along" has no early stop and keeps heads at finetune.checkpoints; give none'
         if bank.states == "stored":
             yield "bank.states", 'feed = "along" reads no store; give "auto"'
     elif bank.settle:
         yield "bank.settle", 'finishes heads that learn along; set bank.feed = "along"'
-    along = bank.feed == "along" or bank.checkpoints or bank.fractions != (1.0,)
-    if bank.solve and (along or recipe.task not in ("labels", "score")):
+    in_steps = bank.along or bank.checkpoints or bank.fractions != (1.0,)
+    if bank.solve and (in_steps or recipe.task not in ("labels", "score")):
         yield "bank.solve", 'is for labels and scores, and feed = "after" without checkpoints and fractions; give false'
 
 
@@ -339,9 +341,8 @@ def head_spec(entry: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reached(epochs: float, checkpoints: Iterable[float]) -> list[float]:
-    """The epochs at which tuning leaves checkpoints: those asked for before its end, and the end."""
-    found = {epoch for epoch in checkpoints if epoch < epochs} | {epochs}
-    return sorted({float(f"{epoch:g}") for epoch in found})  # as in file names: 0.1 + 0.2 is 0.3
+    """The epochs, as in file names, at which tuning leaves checkpoints: those asked for before its end, and the end."""
+    return sorted({float(f"{epoch:g}") for epoch in (*checkpoints, epochs) if epoch <= epochs})
 
 
 def has_heads(recipe: Recipe, epoch: float) -> bool:

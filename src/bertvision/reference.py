@@ -27,20 +27,20 @@ TYPES = {
 
 def json_schema(cls: Any = recipe.Recipe) -> dict[str, Any]:
     """The JSON schema of the recipe, or of one of its tables, every key with its description."""
-    found = adapter(cls).json_schema()
+    schema = adapter(cls).json_schema()
     inherited = adapter(recipe.Training).json_schema()["properties"]  # pydantic describes no inherited field
-    for table in (found, *found.get("$defs", {}).values()):
+    for table in (schema, *schema.get("$defs", {}).values()):
         for name, node in table["properties"].items():
             if "description" not in node:
                 node["description"] = inherited[name]["description"]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def reference() -> str:
     """docs/recipe.md: every key with its type, default and meaning."""
-    whole = json_schema()
-    tables = {name: node["$ref"].rpartition("/")[2] for name, node in whole["properties"].items() if "$ref" in node}
-    sections = [("The recipe itself", whole), *((f"`[{name}]`", whole["$defs"][cls]) for name, cls in tables.items())]
+    schema = json_schema()
+    tables = {name: node["$ref"].rpartition("/")[2] for name, node in schema["properties"].items() if "$ref" in node}
+    sections = [("The recipe itself", schema), *((f"`[{name}]`", schema["$defs"][cls]) for name, cls in tables.items())]
     sections.append(("`[[heads]]`, beside `kind` and its options", json_schema(recipe.HeadEntry)))
     return INTRODUCTION + "".join(f"\n## {title}\n\n{_table(table)}" for title, table in sections)
 

@@ -27,15 +27,15 @@ class Registry(MutableMapping[str, Any]):
     @cached_property
     def points(self) -> dict[str, EntryPoint]:
         """Importable objects by name; built-in ones take precedence over those of packages."""
-        own = {name: EntryPoint(name, place, self.group) for name, place in self.builtin.items()}
-        return {point.name: point for point in entry_points(group=self.group)} | own
+        builtin = {name: EntryPoint(name, target, self.group) for name, target in self.builtin.items()}
+        return {point.name: point for point in entry_points(group=self.group)} | builtin
 
     def register(self, name: str) -> Callable[[T], T]:
         """Decorator: makes a class or a function available under `name`."""
 
         def add(thing: T) -> T:
-            point = self.points.get(name)  # its own, where a module registers what is declared below
-            if name in self.added or (point and point.value != f"{thing.__module__}:{thing.__qualname__}"):
+            existing = self.points.get(name)  # its own, where a module registers what is declared below
+            if name in self.added or (existing and existing.value != f"{thing.__module__}:{thing.__qualname__}"):
                 raise ValueError(f"two {self.what}s are called {name!r}")
             self.added[name] = thing
             return thing

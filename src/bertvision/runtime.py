@@ -26,8 +26,8 @@ Thing = TypeVar("Thing")
 NOTHING: Mapping[str, str] = {}
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # for `deterministic`; read with the first product on CUDA
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", "xpu": "cpu:gloo,xpu:xccl"}  # of torch.distributed
-PATIENCE = timedelta(days=7)  # of a process for the others, which may be busy with what one does alone
-ASKING = 5.0  # seconds that the main process waits at its end for the others, one of which may have been killed
+PATIENCE = timedelta(days=7)  # how long a process waits for the others, which may be busy with work of their own
+EXIT_WAIT = 5.0  # seconds that the main process waits at its end for the others, one of which may have been killed
 FETCH_STEPS = 16  # between two fetches of losses from a device that would have to wait for each
 
 
@@ -80,8 +80,8 @@ class Runtime:
         """A tensor, a module, or a dataclass of tensors on the device. To a GPU, tensors are copied from pinned memory
         while the device goes on working."""
         if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-            found = {field.name: getattr(thing, field.name) for field in dataclasses.fields(thing)}
-            moved = {name: self.to(value) for name, value in found.items() if isinstance(value, Tensor)}
+            fields = {field.name: getattr(thing, field.name) for field in dataclasses.fields(thing)}
+            moved = {name: self.to(value) for name, value in fields.items() if isinstance(value, Tensor)}
             return dataclasses.replace(thing, **moved)
         target: Any = thing
         if self.kind == "cuda" and isinstance(thing, Tensor) and thing.is_cpu:
@@ -152,17 +152,17 @@ class Runtime:
             if data:
                 torch.distributed.send(torch.frombuffer(bytearray(data), dtype=torch.uint8), 0)
             return []
-        found = [data]
+        contents = [data]
         for rank, size in enumerate(sizes[1:], start=1):
             content = torch.empty(int(size), dtype=torch.uint8)
             if size:
                 torch.distributed.recv(content, rank)
-            found.append(content.numpy().tobytes())
-        return found
+            contents.append(content.numpy().tobytes())
+        return contents
 
     def exchange(self, value: Thing) -> list[Thing]:
         """The values of all processes, plain as JSON, by rank, in all of them."""
-        return self.tell([json.loads(one) for one in self.gather(json.dumps(value).encode())])
+        return self.tell([json.loads(text) for text in self.gather(json.dumps(value).encode())])
 
     def any(self, flags: Sequence[bool]) -> list[bool]:
         """For each flag whether it is set in any process."""
@@ -181,13 +181,15 @@ class Runtime:
         process has anything to add."""
         distance = 1
         while distance < self.world:
-            partner, theirs = self.rank ^ distance, torch.empty_like(tensor)
-            exchange = [(torch.distributed.isend, tensor), (torch.distributed.irecv, theirs)]
-            operations = [torch.distributed.P2POp(act, what, partner) for act, what in exchange]
-            for work in torch.distributed.batch_isend_irecv(operations):
+            partner, received = self.rank ^ distance, torch.empty_like(tensor)
+            send = torch.distributed.P2POp(torch.distributed.isend, tensor, partner)
+            receive = torch.distributed.P2POp(torch.distributed.irecv, received, partner)
+            for work in torch.distributed.batch_isend_irecv([send, receive]):
                 work.wait()
-            here, there = (any(filled[one // distance * distance :][:distance]) for one in (self.rank, partner))
-            tensor = tensor + theirs if here and there else theirs if there else tensor
+            # A subtree begins at a multiple of `distance` and has as many processes.
+            own_filled = any(filled[self.rank // distance * distance :][:distance])
+            if any(filled[partner // distance * distance :][:distance]):
+                tensor = tensor + received if own_filled else received
             distance *= 2
         return tensor
 
@@ -265,10 +267,10 @@ def start_runtime(wanted: RuntimeRecipe, noted: Mapping[str, str] = NOTHING, alo
     device, rank, world = find_device(wanted.device), 0, 1
     if not alone:
         device, rank, world = _join(device)
-    auto = wanted.precision == "auto"
+    is_auto = wanted.precision == "auto"
     return Runtime(
         device,
-        find_precision(noted.get("precision", "auto") if auto else wanted.precision, device),
+        find_precision(noted.get("precision", "auto") if is_auto else wanted.precision, device),
         wanted.gradient_checkpointing,
         wanted.compile,
         wanted.accumulate,
@@ -284,9 +286,10 @@ def is_main() -> bool:
 
 
 @contextmanager
-def tells_why() -> Iterator[bool]:
-    """Whether this process is to say why the job ends: the first of them that asks, and before they have joined the
-    main one, for all then fail alike. Afterwards the process that keeps the count stays for the others to ask."""
+def may_print_error() -> Iterator[bool]:
+    """Yields whether this process is the one that prints why the job ends: the first of all processes that calls this,
+    or the main one if they have not joined yet. On leaving, the main process, which keeps the count, waits for the
+    others to have called it."""
     if not torch.distributed.is_initialized():
         yield is_main()
         return
@@ -297,7 +300,7 @@ def tells_why() -> Iterator[bool]:
         yield True
         return
     yield first
-    give_up = time.monotonic() + ASKING
+    give_up = time.monotonic() + EXIT_WAIT
     while is_main() and store.add("ended", 0) < torch.distributed.get_world_size() and time.monotonic() < give_up:
         time.sleep(0.05)
 

@@ -80,22 +80,25 @@ def shown(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _message(hint: Any, value: Any, where: str, errors: list[Any]) -> str:
-    """One line about the first key that is wrong; the alternatives of a union are joined by "or"."""
-    first, (path, given) = errors[0], _walk(value, errors[0]["loc"])
-    place = where + ("." if ": " in where else ": ") + ".".join(map(_quoted, path)) if path else where
+def _message(declared: Any, whole: Any, where: str, errors: list[Any]) -> str:
+    """One line about the first key that is wrong; the alternatives of a union are joined by "or".
+
+    declared: the type; whole: the value that does not fit it.
+    """
+    first, (path, value) = errors[0], _walk(whole, errors[0]["loc"])
+    key = where + ("." if ": " in where else ": ") + ".".join(map(_quoted, path)) if path else where
     if first["type"] in MISSING:
-        return f"{place}.{first['loc'][-1]}: missing"
+        return f"{key}.{first['loc'][-1]}: missing"
     if first["type"] in UNKNOWN:
-        return f"{place}: unknown key; {_right_key(hint, path)}"
+        return f"{key}: unknown key; {_right_key(declared, path)}"
     if first["type"] == "value_error":  # a check of the type's own
-        return f"{place}: {first['ctx']['error']}"
-    same = [error for error in errors if _walk(value, error["loc"])[0] == path]
-    allowed = [WORDS.get(error["type"], error["msg"]).format_map(error.get("ctx", {})) for error in same]
-    choices = re.findall("'(.*?)'", " ".join(allowed)) if isinstance(given, str) else []
-    guess = nearest(given, choices) if choices else ""
-    more = f"; {guess}" if guess.startswith("did you mean") else ""
-    return f"{place}: must be {' or '.join(allowed)}, not {shown(given)}{more}"
+        return f"{key}: {first['ctx']['error']}"
+    alternatives = [error for error in errors if _walk(whole, error["loc"])[0] == path]
+    allowed = [WORDS.get(error["type"], error["msg"]).format_map(error.get("ctx", {})) for error in alternatives]
+    choices = re.findall("'(.*?)'", " ".join(allowed)) if isinstance(value, str) else []
+    hint = nearest(value, choices) if choices else ""
+    suggestion = f"; {hint}" if hint.startswith("did you mean") else ""
+    return f"{key}: must be {' or '.join(allowed)}, not {shown(value)}{suggestion}"
 
 
 def _walk(value: Any, loc: tuple[str | int, ...]) -> tuple[tuple[str | int, ...], Any]:
@@ -112,11 +115,11 @@ def _right_key(hint: Any, path: tuple[str | int, ...]) -> str:
     """Where an unknown key belongs if it is only in the wrong table, else the key of this table that it resembles."""
     *parents, wrong = map(str, path)
     known = list(keys(hint)) if is_dataclass(hint) else []
-    elsewhere = [key for key in known if key.rpartition(".")[2] == wrong]
-    if elsewhere:
-        return f"did you mean {' or '.join(map(repr, elsewhere))}?"
-    start = "".join(f"{name}." for name in parents)
-    return nearest(wrong, {key.removeprefix(start).partition(".")[0] for key in known if key.startswith(start)})
+    same_name = [key for key in known if key.rpartition(".")[2] == wrong]
+    if same_name:
+        return f"did you mean {' or '.join(map(repr, same_name))}?"
+    prefix = "".join(f"{name}." for name in parents)
+    return nearest(wrong, {key.removeprefix(prefix).partition(".")[0] for key in known if key.startswith(prefix)})
 
 
 def _quoted(step: str | int) -> str:

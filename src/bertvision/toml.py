@@ -17,7 +17,7 @@ PACKAGED = (HERE / "recipes", HERE.parents[1] / "recipes")  # of an installed pa
 def read(path: Path) -> dict[str, Any]:
     """The table in a recipe's file; `recipes/NAME.toml` is one of the package where there is no such file."""
     try:
-        return tomllib.loads(_found(path).read_text(encoding="utf-8"))
+        return tomllib.loads(_resolve(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: no such recipe; see recipes/ for examples") from None
     except OSError as error:
@@ -26,9 +26,11 @@ def read(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: not a TOML file: {error}") from None
 
 
-def _found(path: Path) -> Path:
+def _resolve(path: Path) -> Path:
+    """The path; for a missing `recipes/NAME.toml`, that of the package's recipe of this name, if it has one."""
     if not path.exists() and path.parent == Path("recipes"):
-        return next((one for place in PACKAGED if (one := place / path.name).is_file()), path)
+        candidates = [directory / path.name for directory in PACKAGED]
+        return next((candidate for candidate in candidates if candidate.is_file()), path)
     return path
 
 
@@ -46,25 +48,28 @@ def lay_over(table: dict[str, Any], setting: str) -> None:
 
 def merged(table: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`table` with `over` laid over it: tables key by key, anything else takes the place of what was there."""
-    both = {key: (table.get(key), value) for key, value in over.items()}
-    laid = {
-        key: merged(old, new) if isinstance(old, Mapping) and isinstance(new, Mapping) else new
-        for key, (old, new) in both.items()
-    }
-    return {**table, **laid}
+    result = dict(table)
+    for key, value in over.items():
+        both_tables = isinstance(value, Mapping) and isinstance(table.get(key), Mapping)
+        result[key] = merged(table[key], value) if both_tables else value
+    return result
 
 
-def differing_keys(one: Any, other: Any, but: Collection[str] = ()) -> list[str]:
+def differing_keys(first: Any, second: Any, but: Collection[str] = ()) -> list[str]:
     """The keys, such as finetune.epochs, in which two dataclasses differ. but: tables and keys that do not count."""
-    keys, (a, b) = [], map(dataclasses.asdict, (one, other))
-    for key in a:
-        if key not in but and a[key] != b[key]:
-            table = isinstance(a[key], dict)
-            keys += [f"{key}.{sub}" for sub in a[key] if a[key][sub] != b[key][sub]] if table else [key]
+    keys, other = [], dataclasses.asdict(second)
+    for key, value in dataclasses.asdict(first).items():
+        if key in but or value == other[key]:
+            continue
+        if isinstance(value, dict):
+            keys += [f"{key}.{name}" for name in value if value[name] != other[key][name]]
+        else:
+            keys.append(key)
     return [key for key in keys if key not in but]
 
 
 def _value(text: str) -> Any:
+    """A value written as in TOML; a text that is none stands for itself."""
     try:
         parsed = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
@@ -73,6 +78,7 @@ def _value(text: str) -> Any:
 
 
 def _child(node: Any, name: str, setting: str) -> Any:
+    """The table or list called `name` in a table or list; a missing table is made."""
     child = node[_index(node, name, setting)] if isinstance(node, list) else node.setdefault(name, {})
     if not isinstance(child, dict | list):
         raise UserError(f"--set {setting}: {name!r} is not a table; set it as a whole")
@@ -80,6 +86,7 @@ def _child(node: Any, name: str, setting: str) -> Any:
 
 
 def _index(entries: list, name: str, setting: str) -> int:
+    """The number of an entry, from text."""
     if not name.isdecimal() or len(name) > 9 or int(name) >= len(entries):
         raise UserError(
             f"--set {setting[:100]}: {name[:20]!r} is not the number of an entry; there are {len(entries)}, from 0 on"

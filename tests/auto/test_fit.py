@@ -131,12 +131,12 @@ def test_questions_end_in_a_reader(tmp_path):
     assert {"answer", "score", "no_answer_score"} <= answer.keys()
 
 
-def test_sentences_end_in_a_run(tmp_path):
+def test_sentences_end_in_a_reader(tmp_path):
     found = fit(conll(tmp_path / "b.conll", 60), out=tmp_path / "b", steps=1, encoder=encoder(), quiet=True)
-    assert (found.metric, found.model) == ("f1", None)
-    assert (found.directory / "steps" / found.step / "metrics.json").is_file()
-    with pytest.raises(UserError, match="no readers for this task"):
-        found.reader()
+    assert found.metric == "f1"
+    (entities,) = found.reader().entities(["the king of the old city"])
+    assert {entity["label"] for entity in entities} <= {"PER", "LOC"}
+    assert "entities of a text: LOC, PER" in (found.model / "README.md").read_text()
 
 
 def test_scores_end_in_a_reader(tmp_path):

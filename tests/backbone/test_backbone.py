@@ -18,7 +18,7 @@ from bertvision.backbone.cpu_kernels import packed
 from bertvision.backbone.states import POOLED
 from bertvision.data.batches import Batch, collate
 from bertvision.data.squad import Record
-from bertvision.data.windows import make_windows
+from bertvision.data.windows import make_text_windows, make_windows
 from bertvision.errors import UserError
 from encoders import FAMILIES, save_tiny
 from real import minilm
@@ -132,6 +132,36 @@ def test_slices_give_the_states_of_the_whole(backbone, reads, monkeypatch):
     assert bool(sliced.layers.isfinite().all())  # padding too: heads multiply it by zero
     for row, length in enumerate(ROWS):
         torch.testing.assert_close(sliced.layers[row, :, :length], whole.layers[row, :, :length], atol=2e-6, rtol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("reads", ["all", "last", (0, 2)])
+@pytest.mark.parametrize("faster", [False, True])
+def test_texts_of_pairs_apart_are_encoded_as_if_they_were_alone(backbone, reads, faster, monkeypatch):
+    """Whatever else is in the batch, and however it is cut into slices."""
+    windows = make_text_windows(backbone.tokenizer, PAIRS, np.zeros(3), apart=True)
+    run = packed(backbone) if faster else backbone
+    if faster:
+        monkeypatch.setattr(module, "SLICE", 20)
+    states = run(collate(windows, np.arange(3), backbone.pad), reads)
+    assert states.layers.shape == (3, {"all": 4, "last": 1}.get(reads, 2), 2, backbone.width)
+    assert bool(states.mask.all()) and states.mask.shape == (3, 2)
+    for row, pair in enumerate(PAIRS):
+        for place, text in enumerate(pair):
+            alone = make_text_windows(backbone.tokenizer, [(text,)], np.zeros(1))
+            whole = backbone(collate(alone, np.array([0]), backbone.pad), reads)
+            assert states.numbers == whole.numbers
+            torch.testing.assert_close(states.layers[row, :, place], whole.layers[0].mean(dim=1), atol=2e-6, rtol=1e-5)
+
+
+def test_gradients_reach_both_texts_of_pairs_apart(backbone):
+    windows = make_text_windows(backbone.tokenizer, PAIRS[:1], np.zeros(1), apart=True)
+    for place in (0, 1):
+        backbone(collate(windows, np.array([0]), backbone.pad), "last").layers[:, :, place].square().sum().backward()
+        touched = backbone.model.embeddings.word_embeddings.weight.grad.abs().sum(dim=1) > 0
+        own = backbone.tokenizer.encode(PAIRS[0][place]).ids
+        assert set(own) >= set(torch.nonzero(touched).flatten().tolist()) > set()
+        backbone.zero_grad(set_to_none=True)
 
 
 def test_training_sees_the_batch_as_one(backbone, monkeypatch):

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 
-from bertvision.data.conll import load_conll, to_bio
+from bertvision.data.conll import load_conll, to_bio, unlabelled
 from bertvision.errors import UserError
 
 CONLL_2003 = """-DOCSTART- -X- -X- O
@@ -77,3 +77,18 @@ def test_bio_keeps_the_entities(labels):
     assert all(old.startswith("I-") or old == new for old, new in zip(labels, converted))
     for previous, label in zip(("O", *converted), converted):
         assert not label.startswith("I-") or previous[2:] == label[2:]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Ada's mother-in-law, Dr. No (U.S.).", "Ada's mother-in-law , Dr . No ( U.S . ) ."),
+        ("costs 3.50 € – no", "costs 3.50 € – no"),
+        ("東京 is Tokyo", "東 京 is Tokyo"),
+        (" \n", ""),
+    ],
+)
+def test_words_of_a_plain_text(text, words):
+    sentence, places = unlabelled(0, text)
+    assert sentence.words == tuple(words.split()) == tuple(text[start:end] for start, end in places)
+    assert set(sentence.labels) <= {"O"}

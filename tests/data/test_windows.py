@@ -323,6 +323,27 @@ def test_a_text_loses_its_end_and_of_a_pair_the_longer():
     assert both.ids[9 + 4 : 9 + 8].tolist() == whole[:4]
 
 
+@pytest.mark.parametrize("family", TOKENIZERS)
+def test_apart_both_texts_of_a_pair_are_framed_as_if_they_were_alone(family):
+    tokenizer = TOKENIZERS[family]
+    pairs = list(zip(TEXTS, reversed(TEXTS), strict=True))
+    windows = make_text_windows(tokenizer, pairs, np.array([2, 1, 0]), 12, apart=True)
+    assert windows.example.tolist() == [0, 1, 2] and windows.targets.tolist() == [2, 1, 0]
+    for row, pair in enumerate(pairs):
+        batch = collate(windows, np.array([row]))
+        alone = [make_text_windows(tokenizer, [(text,)], np.zeros(1), 12) for text in pair]
+        assert batch.second is not None and batch.second.tolist() == [len(alone[0].ids)]
+        assert batch.ids[0].tolist() == np.concatenate([one.ids for one in alone]).tolist()
+        assert batch.types[0].tolist() == np.concatenate([one.types for one in alone]).tolist()
+    assert max(windows.lengths) > 12  # the limit is that of each text
+    with pytest.raises(UserError, match="single text; give two"):
+        make_text_windows(tokenizer, [("a",)], np.zeros(1), apart=True)
+    with pytest.raises(UserError, match=r"data\.max_length"):
+        make_text_windows(tokenizer, [("a", "b")], np.zeros(1), max_length=2, apart=True)
+    assert make_text_windows(tokenizer, [("a", "b")], np.zeros(1)).second is None
+    assert len(make_text_windows(tokenizer, [], np.zeros(0), apart=True)) == 0
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(2, 40))
 def test_longest_first_is_as_if_done_token_by_token(first, second, room):

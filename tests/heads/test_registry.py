@@ -38,7 +38,7 @@ from bertvision.heads.catalog import catalog
         ({"kind": "cacnn", "kernel": 4}, "head.kernel: must be an odd number, at least 1, not 4"),
         ({"kind": "cacnn", "kernel": -1}, "head.kernel: must be an odd number, at least 1, not -1"),
         ({"kind": "pool", "depth": 0}, "head.depth: must be at least 1, not 0"),
-        ({"kind": "pool", "reduce": "max"}, "head.reduce: must be 'first', 'mean' or 'sum', not 'max'"),
+        ({"kind": "pool", "reduce": "max"}, "head.reduce: must be 'first', 'mean', 'sum' or 'compare', not 'max'"),
     ],
 )
 def test_wrong_spec_is_refused_before_anything_is_built(spec: Any, says: str) -> None:

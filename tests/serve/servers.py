@@ -4,6 +4,7 @@ with serving(reader) as url: httpx.get(f"{url}/health")
 """
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ class LastWordReader:
     gate: while it is cleared, answers wait, so that a test can fill the queue.
     """
 
-    def __init__(self, kinds: Sequence[str] = ("spans", "labels", "score")) -> None:
+    def __init__(self, kinds: Sequence[str] = ("spans", "labels", "score", "tokens")) -> None:
         tasks = {kind: TaskConfig(kind, Ensemble.of(Member("h", 1, 1.0)), labels=("no", "yes")) for kind in kinds}
         self.name, self.config = "last-word", ReaderConfig("none", "", {}, tasks)
         self.batches: list[int] = []
@@ -76,6 +77,15 @@ class LastWordReader:
         return [
             {"label": "yes" if yes else "no", "score": 0.75, "scores": {"no": 0.75 - yes / 2, "yes": 0.25 + yes / 2}}
             for yes in labels
+        ]
+
+    def entities(self, texts: Sequence[str], *, task: str | None = None) -> Any:
+        return [
+            [
+                {"label": "WORD", "text": match[0], "start": match.start(), "end": match.end(), "score": 0.75}
+                for match in re.finditer(r"[A-Z]\w*", text)
+            ]
+            for text in texts
         ]
 
     def similarity(self, a: Sequence[str], b: Sequence[str], *, task: str | None = None) -> Any:

@@ -77,6 +77,8 @@ def test_labels_and_scores(url):
     pairs = {"text": ["a", "b"], "pair": ["abc", "xyz"]}
     assert [one["label"] for one in CLIENT.post(f"{url}/classify", json=pairs).json()["labels"]] == ["yes", "no"]
     assert CLIENT.post(f"{url}/similarity", json={"a": "abc", "b": "bcd"}).json() == {"scores": [2.0]}
+    entity = {"label": "WORD", "text": "Ada", "start": 0, "end": 3, "score": 0.75}
+    assert CLIENT.post(f"{url}/entities", json={"text": ["Ada is in", "a"]}).json() == {"entities": [[entity], []]}
     uneven = CLIENT.post(f"{url}/similarity", json={"a": ["abc", "x"], "b": "bcd"})
     assert uneven.status_code == 422 and detail(uneven).startswith("b: has 1 texts, a has 2")
 

@@ -13,6 +13,7 @@ import torch
 
 from bertvision import toml
 from bertvision.backbone.checkpoint import trained_state
+from bertvision.data.conll import load_conll
 from bertvision.data.sources import load_articles
 from bertvision.data.squad import records
 from bertvision.errors import UserError
@@ -23,11 +24,13 @@ from bertvision.files import load_whole, write_json
 from bertvision.serve.build import Wanted, build_reader, leave_reader
 from bertvision.serve.config import TaskConfig
 from bertvision.serve.reader import Reader
+from bertvision.tasks.tokens import entities
 from bertvision.train.ensembling import ensemble_run
 from bertvision.train.run_dir import file_name
 from bertvision.train.study import Study
 from checks import error_of, shown
 from runs import questions, recipe_of
+from tables import conll
 
 
 @pytest.fixture(scope="module")
@@ -269,6 +272,24 @@ def test_labels_and_scores(task, metric, tmp_path):
     else:
         assert reader.similarity(texts) == pytest.approx([row["score"] for row in stored.values()], abs=1e-4)
     assert f"| {metric} |" in (tmp_path / "reader" / "README.md").read_text()
+
+
+def test_entities_are_those_of_the_run(tmp_path):
+    """Those of the stored labels, on the texts that the words of its test set make."""
+    files = {name: conll(tmp_path / f"{name}.conll", 40, seed) for seed, name in enumerate(("train", "test"))}
+    data = files | {"tune": files["train"], "max_length": 24, "overlap": 8}
+    recipe = recipe_of(task="tokens", data=data, heads=[{"kind": "pool", "name": "pool"}])
+    Study(recipe, tmp_path / "run", quiet=True).run()
+    reader = Reader.from_pretrained(build_reader(tmp_path / "run", tmp_path / "reader", Wanted(members=["pool"])))
+    stored = json.loads((tmp_path / "run/seed-1/predictions/1/test/pool.json").read_text())
+    sentences = load_conll(files["test"])
+    found = reader.entities([" ".join(sentence.words) for sentence in sentences])
+    for sentence, row, own in zip(sentences, stored.values(), found):
+        expected = [
+            (label, " ".join(sentence.words[first : last + 1]))
+            for label, first, last in sorted(entities(row["labels"]), key=lambda entity: entity[1])
+        ]
+        assert [(entity["label"], entity["text"]) for entity in own] == expected
 
 
 def test_a_head_may_be_called_a_plus_b_and_win(tmp_path):

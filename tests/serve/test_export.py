@@ -60,6 +60,15 @@ def test_spans_labels_and_scores_are_those_of_torch(joined):
     assert exported.similarity(texts, texts[::-1]) == pytest.approx(reader.similarity(texts, texts[::-1]), abs=1e-4)
 
 
+def test_entities_are_those_of_torch(tmp_path):
+    reader = tiny_reader("tokens", [{"kind": "pool"}, {"kind": "last"}])
+    export(reader, tmp_path)
+    texts = ["the old king of the north", TEXT, TEXT * 3]
+    for ours, theirs in zip(Reader.from_pretrained(tmp_path, engine="onnx").entities(texts), reader.entities(texts)):
+        assert [entity | {"score": 0} for entity in ours] == [entity | {"score": 0} for entity in theirs]
+        assert [one["score"] for one in ours] == pytest.approx([one["score"] for one in theirs], abs=1e-5)
+
+
 def test_adapters_go_along(tmp_path):
     """With an encoder that knows no types, and heads that look at neighbours or at the last layer alone."""
     heads = [{"kind": "cacnn"}, {"kind": "last"}]

@@ -16,7 +16,7 @@ from bertvision.serve.server import Limits
 from serve.servers import LastWordReader, serving
 
 PROMISES = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
-POSTS = [(path, "POST") for path in ("/answer", "/question-answering", "/classify", "/similarity")]
+POSTS = [(path, "POST") for path in ("/answer", "/question-answering", "/classify", "/similarity", "/entities")]
 ROUTES = [*POSTS, ("/health", "GET"), ("/metrics", "GET")]
 few = settings(max_examples=15, suppress_health_check=list(HealthCheck), database=None)
 

@@ -336,6 +336,22 @@ def test_labels_and_scores():
         assert "texts: must be a string or a list of strings" in error_of(lambda wrong=wrong: labels.classify(wrong))
 
 
+@pytest.mark.device
+def test_entities_are_parts_of_the_text():
+    reader = tiny_reader("tokens")
+    text = "The  king's river (in the old north-city).\n" * 4  # longer than a window
+    found = reader.entities([text, "", "…"])
+    assert found[0] and found[1] == [] and all(entity["text"] == "…" for entity in found[2])
+    for entity in found[0]:
+        assert text[entity["start"] : entity["end"]] == entity["text"] == entity["text"].strip()
+        assert entity["label"] in ("LOC", "PER") and 0 < entity["score"] <= 1
+    assert [one["start"] for one in found[0]] == sorted(one["start"] for one in found[0])
+    assert reader.entities(text) == found[0]
+    assert "none for answer" in error_of(lambda: reader("who", TEXT))
+    assert "call entities(texts)" in error_of(lambda: reader.everything([("who", TEXT)]))
+    assert "single texts" in error_of(lambda: Reader.join({"spans": tiny_reader(), "names": reader}))
+
+
 def test_one_pass_serves_all_tasks(monkeypatch):
     parts = {
         "spans": tiny_reader(),

@@ -15,6 +15,7 @@ from bertvision.data.batches import collate
 from bertvision.data.conll import Sentence
 from bertvision.errors import UserError
 from bertvision.recipe import DataRecipe, EvaluateRecipe
+from bertvision.serve.reader import Reader
 from bertvision.tasks import Dataset
 from bertvision.tasks.base import Judged
 from bertvision.tasks.tokens import NONE, TokenPredictions, Tokens, entities, make_windows
@@ -88,7 +89,7 @@ def test_every_word_is_labelled_in_one_window(family, words):
     assert [LABELS[number] for number in found[:, 0]] == labels
     for number in range(len(windows)):  # labels are on real tokens, never on [CLS], [SEP] or padding
         places = np.flatnonzero(windows.targets[number, :, 0] != NONE)
-        assert set(places) <= set(range(windows.context_at[number], windows.context_end[number]))
+        assert set(places) <= set(range(1, windows.lengths[number] - 1))
 
 
 def test_right_logits_give_the_labels_back_in_any_order_and_padding():
@@ -220,7 +221,9 @@ form = "inception"
     best = {row["member"]: row["f1"] for row in rows}
     assert {"backbone", "pool", "attend"} <= set(best) and any(row["role"] == "ensemble" for row in rows)
     assert best["backbone"] > 90 and max(best.values()) > 90
-    assert (tmp_path / "run" / "report.html").is_file() and not (tmp_path / "run" / "reader").exists()
+    assert (tmp_path / "run" / "report.html").is_file()
+    (entities,) = Reader.from_pretrained(tmp_path / "run" / "reader").entities(["the king of old city"])
+    assert [(entity["label"], entity["text"]) for entity in entities] == [("PER", "king"), ("LOC", "old city")]
     analysis = json.loads(shown("analyze", str(tmp_path / "run"), "--json"))
     assert "by_type" in json.dumps(analysis)
     out = tmp_path / "predicted.jsonl"

@@ -22,6 +22,7 @@ from torture.outcomes import Tally
 BODIES: dict[str, Any] = {
     "/answer": {"question": ["Where is Rome?", "Who?"], "context": "Rome is in Italy.", "top_k": 2, "layers": True},
     "/classify": {"text": ["good!", "bad"], "pair": ["a", "b"], "task": "labels"},
+    "/entities": {"text": ["Ada is in Rome.", "nothing"], "task": "tokens"},
     "/similarity": {"a": ["one"], "b": ["two"], "task": "score"},
 }
 PATIENCE = 0.2  # seconds

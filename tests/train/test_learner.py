@@ -245,7 +245,7 @@ def test_updates_use_every_window_of_the_share_once_per_pass(fraction, epochs, b
     share = Share(WINDOWS, plan, fraction, batch_size=batch_size, seed=seed)
     steps, (numbers, sizes) = list(share.updates), zip(*share.updates.values()) if share.updates else ((), ())
     assert list(numbers) == list(range(len(steps))) and steps == sorted(steps)
-    assert sum(sizes) == sum(int(share.seen[index].sum()) for index in plan.batches)
+    assert sum(sizes) == sum(int(share.contains[index].sum()) for index in plan.batches)
     assert all(batch_size <= size < batch_size + 8 for size in sizes[:-1])
     assert not sizes or 0 < sizes[-1] < batch_size + 8
 

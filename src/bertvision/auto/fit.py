@@ -54,13 +54,13 @@ class Options:
 
 @dataclass(frozen=True)
 class Fitted:
-    """What `fit` leaves. model: the reader's directory, None where the task has none. step: the best one's name.
+    """What `fit` leaves. model: the reader's directory. step: the best one's name.
 
     metric: what decided; tune: its value there; test, low, high: on test, with the 95 % interval of a bootstrap.
     """
 
     directory: Path
-    model: Path | None
+    model: Path
     step: str
     metric: str
     tune: float
@@ -71,8 +71,6 @@ class Fitted:
 
     def reader(self) -> Reader:
         """The model, loaded."""
-        if self.model is None:
-            raise UserError(f"{self.directory}: there are no readers for this task; `bertvision evaluate` predicts")
         return Reader.from_pretrained(self.model)
 
 
@@ -223,8 +221,7 @@ class _Fit:
 
     def _put(self, rung: Rung, study: Study, score: Score) -> None:
         """Makes a run the result."""
-        if study.task.served:
-            put_model(study.directory, self.directory / "model", score)
+        put_model(study.directory, self.directory / "model", score)
         write_text(self.directory / "recipe.toml", _recipe(rung, self.directory))
 
     def _step(self, rung: Rung) -> None:
@@ -264,9 +261,7 @@ class _Fit:
         chosen = best_of(best, found.sizes["tune"])
         run = RunDir.open(self.directory / "steps" / self.facts.get("final", self.facts["best"]))
         score, predictions = report(run, chosen)
-        model = self.directory / "model" if (self.directory / "model").is_dir() else None
-        if model is None:
-            self.journal.note(f"there are no readers for the task {found.task} yet; the run is {run.path}")
+        model = self.directory / "model"
         low, high = summarise(self.directory, run, (replace(score, tune=chosen.tune), predictions), found, self.facts)
         test = score.metrics[score.main]
         self.journal.log("test", metric=score.main, value=test, low=low, high=high, member=score.ensemble.parts)

@@ -37,13 +37,13 @@ def summarise(
     if score.main in constant:
         sentences.append(f"Always saying “{constant['says']}” has {constant[score.main]:.2f}.")
     model = directory / "model"
-    size = sum(path.stat().st_size for path in model.glob("*")) if model.is_dir() else 0
+    size = sum(path.stat().st_size for path in model.glob("*"))
     about: dict[str, Any] = {"speed": f"{score.cost.ms_per_question or 0.0:.1f} ms per example on this machine"}
-    about |= {"files": f"{size / 2**20:.1f} MB beside the encoder {recipe.backbone.name}"} if size else {}
+    about |= {"files": f"{size / 2**20:.1f} MB beside the encoder {recipe.backbone.name}"}
     about |= {"parameters": score.cost.total_parameters, "sets": found.sizes, "task": found.task}
     sections = [
         Section("What was tried", [_tried(facts, score.main), *notes("Each step is a study in steps/.")]),
-        Section("The model", [Block("facts", about), *_use(model if size else None, run.path, found.task)]),
+        Section("The model", [Block("facts", about), _use(model, found.task)]),
         *analysis_sections(analysis, Album()),
         Section("The data", notes(*found.notes)),
         Section("Again", [Block("code", f"bertvision study {directory / 'recipe.toml'} --out {directory / 'again'}")]),
@@ -67,11 +67,14 @@ def _tried(facts: dict[str, Any], metric: str) -> Block:
     return Block("table", grid, "Steps")
 
 
-def _use(model: Path | None, run: Path, task: str) -> list[Block]:
+def _use(model: Path, task: str) -> Block:
     """Commands that use the model."""
-    if model is None:
-        return [Block("code", f"bertvision evaluate {run} --data new.conll --predictions labelled.jsonl")]
     lines = [f'bertvision ask "Who …?" FILE --reader {model}'] if task == "spans" else []
-    call = {"spans": '(question="Who …?", context="…")', "labels": ".classify(texts)", "score": ".similarity(texts)"}
+    call = {
+        "spans": '(question="Who …?", context="…")',
+        "labels": ".classify(texts)",
+        "score": ".similarity(texts)",
+        "tokens": ".entities(texts)",
+    }
     lines += [f"bertvision serve {model}", "", "from bertvision import Reader"]
-    return [Block("code", "\n".join([*lines, f'Reader.from_pretrained("{model}"){call[task]}']))]
+    return Block("code", "\n".join([*lines, f'Reader.from_pretrained("{model}"){call[task]}']))

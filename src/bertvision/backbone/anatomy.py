@@ -52,8 +52,8 @@ def blocks(model: PreTrainedModel) -> list[nn.Module]:
 
 def named_blocks(model: PreTrainedModel) -> list[tuple[str, nn.Module]]:
     """The same with their names within the model."""
-    if found := _list_of_blocks(model):
-        return found
+    if named := _list_of_blocks(model):
+        return named
     raise UserError(f"{type(model).__name__}: no list of transformer blocks in it; choose an encoder such as BERT")
 
 
@@ -141,30 +141,33 @@ def keep_blocks(model: PreTrainedModel, part: slice) -> nn.Module:
 @contextmanager
 def only_blocks(model: PreTrainedModel, part: slice) -> Iterator[list[nn.Module]]:
     """Inside, the model has only some of its blocks, which are yielded."""
-    own, name = blocks(model), named_blocks(model)[0][0].rpartition(".")[0]
+    all_blocks, name = blocks(model), named_blocks(model)[0][0].rpartition(".")[0]
     whole = keep_blocks(model, part)
     try:
-        yield own[part]
+        yield all_blocks[part]
     finally:
         model.set_submodule(name, whole)
 
 
 @contextmanager
-def watched(own: list[nn.Module], enters: Tensor | None = None) -> Iterator[list[Tensor]]:
+def watched(watched_blocks: list[nn.Module], entering: Tensor | None = None) -> Iterator[list[Tensor]]:
     """Yields a list that receives the input of the first of these blocks and the output of each: (B, S, H) tensors.
 
-    enters: replaces the input of the first block.
+    entering: replaces the input of the first block.
     """
     seen: list[Tensor] = []
 
     def before(block: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        seen.append(args[0] if enters is None else enters)
+        seen.append(args[0] if entering is None else entering)
         return (seen[0], *args[1:])
 
     def after(block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         seen.append(output[0] if isinstance(output, tuple) else output)
 
-    hooks = [own[0].register_forward_pre_hook(before), *(block.register_forward_hook(after) for block in own)]
+    hooks = [
+        watched_blocks[0].register_forward_pre_hook(before),
+        *(block.register_forward_hook(after) for block in watched_blocks),
+    ]
     try:
         yield seen
     finally:

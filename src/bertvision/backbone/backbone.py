@@ -115,8 +115,8 @@ class Backbone(nn.Module):
     def fingerprint(self) -> str:
         """sha256 of the current weights, of what the configuration says beyond them, and of the tokenizer."""
         digest = hashlib.sha256(self.tokenizer.to_str().encode())
-        said = {key: getattr(self.model.config, key, None) for key in UNSEEN}
-        unseen = {key: value for key, value in said.items() if value not in (None, UNSEEN[key])}
+        entries = {key: getattr(self.model.config, key, None) for key in UNSEEN}
+        unseen = {key: value for key, value in entries.items() if value not in (None, UNSEEN[key])}
         unseen |= unusual(self.model.config)
         digest.update(json.dumps(unseen, sort_keys=True, default=str).encode())
         for key, tensor in sorted(self.model.state_dict().items()):
@@ -127,15 +127,34 @@ class Backbone(nn.Module):
     def forward(self, batch: Batch, reads: Reads = "all", positions: Positions = "all") -> States:
         """States of a batch: all layers, the last one only, or those with the given numbers, (B, L, S, H).
 
-        positions: all tokens, or [CLS] alone, (B, L, 1, H); then no more than that is kept of a slice.
+        positions: all tokens, or [CLS] alone, (B, L, 1, H); then no more than that is kept of a slice. Of pairs that
+        are encoded apart the mean over each text, (B, L, 2, H).
         """
+        if batch.second is not None:
+            return self._apart(batch, batch.second, reads)
         numbers = None if reads == "all" else numbered(reads, self.layers)
         learning = self.training or torch.is_grad_enabled()
         mask = batch.mask if positions == "all" else batch.mask[:, :1]
         tokens = mask.shape[1]
         if learning or not batch.ids.is_cpu or torch.compiler.is_compiling() or batch.ids.numel() <= _slice():
-            return States(torch.stack([each[:, :tokens] for each in self.encode(batch, reads)], dim=1), mask, numbers)
+            return States(torch.stack([layer[:, :tokens] for layer in self.encode(batch, reads)], dim=1), mask, numbers)
         return States(self._in_slices(batch, reads, tokens), mask, numbers)
+
+    def _apart(self, batch: Batch, second: Tensor, reads: Reads) -> States:
+        """The mean states of both texts of each pair, (B, L, 2, H); every text is a row of its own."""
+        begin = torch.cat([torch.zeros_like(second), second])  # (2 B,): all first texts, then all second ones
+        lengths = torch.cat([second, batch.mask.sum(dim=1)]) - begin
+        column = torch.arange(int(lengths.max()), device=second.device)
+        mask = column < lengths[:, None]  # (2 B, S)
+        place = torch.where(mask, begin[:, None] + column, 0)
+        ids, types = (each.repeat(2, 1).gather(1, place) for each in (batch.ids, batch.types))
+        ids, types = torch.where(mask, ids, self.pad), torch.where(mask, types, 0)
+        texts = Batch(np.tile(batch.index, 2), ids, types, mask, batch.targets.repeat(2, *batch.targets.shape[1:]))
+        states = self(texts, reads)
+        real = mask[:, None, :, None]
+        means = states.layers.masked_fill(~real, 0).sum(dim=2) / real.sum(dim=2)  # (2 B, L, H)
+        both = torch.stack(means.chunk(2), dim=2)  # (B, L, 2, H)
+        return States(both, batch.mask.new_ones(len(second), 2), states.numbers)
 
     def encode(self, batch: Batch, reads: Reads = "all") -> list[Tensor]:
         """The same states from one pass of the encoder: a (B, S, H) for each layer, in rising order.
@@ -157,9 +176,9 @@ class Backbone(nn.Module):
 
     def stopped(self, batch: Batch, numbers: tuple[int, ...]) -> list[Tensor]:
         """The states of these layers, (B, S, H) each, from the blocks up to the highest of them alone."""
-        own, needed = blocks(self.model), max(1, numbers[-1])
-        if len(own) == needed:  # cut to that depth: an exported graph cannot be made of changing parts
-            with watched(own) as seen:
+        all_blocks, needed = blocks(self.model), max(1, numbers[-1])
+        if len(all_blocks) == needed:  # cut to that depth: an exported graph cannot be made of changing parts
+            with watched(all_blocks) as seen:
                 self.model(**self._inputs(batch))
         else:
             with only_blocks(self.model, slice(needed)) as kept, watched(kept) as seen:
@@ -174,16 +193,18 @@ class Backbone(nn.Module):
         """
         if top >= len(blocks(self.model)) or not are_separable(self.model):
             return
-        above = pooler(self.model)
-        parts = [block for _, block in named_blocks(self.model)[max(1, top) :]] + ([above] if above else [])
-        dropped = [f"{name}." for name, part in self.model.named_modules() if any(part is one for one in parts)]
-        if above:
-            above.requires_grad_(False)
+        readout = pooler(self.model)
+        parts_above = [block for _, block in named_blocks(self.model)[max(1, top) :]] + ([readout] if readout else [])
+        dropped = [
+            f"{name}." for name, part in self.model.named_modules() if any(part is above for above in parts_above)
+        ]
+        if readout:
+            readout.requires_grad_(False)
         keep_blocks(self.model, slice(max(1, top)))
         self.model.cut_to = max(1, top)  # type: ignore[assignment]
         if self.compressed:
             tensors, header = self.compressed
-            kept = {name: one for name, one in tensors.items() if not name.startswith(tuple(dropped))}
+            kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(tuple(dropped))}
             self.compressed = kept, header
 
     @property
@@ -220,18 +241,18 @@ class Backbone(nn.Module):
             layers = self.encode(_part(batch, rows, longest), reads)
             if not states.numel():
                 states = layers[0].new_empty(len(lengths), len(layers), tokens, layers[0].shape[-1])
-            for place, row in enumerate(rows.tolist()):
-                for layer, found in enumerate(layers):
-                    states[row, layer, :longest] = found[place, :tokens]
+            for index, row in enumerate(rows.tolist()):
+                for layer, layer_states in enumerate(layers):
+                    states[row, layer, :longest] = layer_states[index, :tokens]
                 states[row, :, longest:] = 0
         return states
 
 
 def unusual(config: PreTrainedConfig) -> dict[str, object]:
     """Entries of a configuration, beside those in UNSEEN, that may change the states; see IRRELEVANT."""
-    now, usual = config.to_dict(), type(config)().to_dict()
-    known = {key for key in usual if not ("dropout" in key or key.startswith("_"))} - UNSEEN.keys() - IRRELEVANT
-    return {key: now.get(key) for key in known if now.get(key) != usual[key]}
+    entries, defaults = config.to_dict(), type(config)().to_dict()
+    relevant = {key for key in defaults if not ("dropout" in key or key.startswith("_"))} - UNSEEN.keys() - IRRELEVANT
+    return {key: entries.get(key) for key in relevant if entries.get(key) != defaults[key]}
 
 
 def _slice() -> int:
@@ -240,9 +261,9 @@ def _slice() -> int:
 
 def _part(batch: Batch, rows: NDArray[np.int64], longest: int) -> Batch:
     """Some rows of a batch, cut to `longest` tokens."""
-    chosen = torch.from_numpy(rows)
-    ids, types, mask = (each[chosen, :longest] for each in (batch.ids, batch.types, batch.mask))
-    return Batch(batch.index[rows], ids, types, mask, batch.targets[chosen])
+    indices = torch.from_numpy(rows)
+    ids, types, mask = (array[indices, :longest] for array in (batch.ids, batch.types, batch.mask))
+    return Batch(batch.index[rows], ids, types, mask, batch.targets[indices])
 
 
 def _positions(model: PreTrainedModel) -> int:

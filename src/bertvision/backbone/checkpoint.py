@@ -75,16 +75,16 @@ class Difference:
 
     def compress(self, how: Compression) -> dict[str, Tensor]:
         """The tensors of a file, by name; see `expand`."""
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for name, whole in self.whole.items():
             if whole.dim() == 2 and how.rank * sum(whole.shape) < whole.numel():
                 left, right = self._terms(name)
-                found |= _stored(name + LEFT, left[: how.rank], how.numbers)
-                found |= _stored(name + RIGHT, right[: how.rank], how.numbers)
+                tensors |= _stored(name + LEFT, left[: how.rank], how.numbers)
+                tensors |= _stored(name + RIGHT, right[: how.rank], how.numbers)
             else:
                 numbers = "fp16" if how.numbers == "int8" and whole.dim() != 2 else how.numbers
-                found |= _stored(name, whole, numbers)
-        return found
+                tensors |= _stored(name, whole, numbers)
+        return tensors
 
     def _terms(self, name: str) -> tuple[Tensor, Tensor]:
         """All terms of a matrix (m, n), the largest first: (k, m) and (k, n), each with half of the singular value."""
@@ -97,14 +97,14 @@ class Difference:
 
 def expand(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """{name: difference, fp32} from what `Difference.compress` gave; KeyError if a part is missing."""
-    found: dict[str, Tensor] = {}
+    differences: dict[str, Tensor] = {}
     for name in tensors:
         base, _, part = name.partition(":")
         if not part:
-            found[base] = _value(tensors, base)
+            differences[base] = _value(tensors, base)
         elif name.endswith(LEFT):
-            found[base] = _value(tensors, name).T @ _value(tensors, base + RIGHT)  # (m, r) x (r, n)
-    return found
+            differences[base] = _value(tensors, name).T @ _value(tensors, base + RIGHT)  # (m, r) x (r, n)
+    return differences
 
 
 def _stored(name: str, values: Tensor, numbers: str) -> dict[str, Tensor]:
@@ -149,8 +149,8 @@ class Plain:
     def difference(self, model: PreTrainedModel) -> Difference:
         """The difference that tuning made to `model`, to be compressed at one rank or several."""
         trained = trained_state(model)
-        own = {name: self._tensors[_plain(name)] for name in trained if not is_added(name)}
-        return Difference(own, trained)
+        plain = {name: self._tensors[_plain(name)] for name in trained if not is_added(name)}
+        return Difference(plain, trained)
 
     def compressed(
         self, model: PreTrainedModel, tuning: Tuning, difference: Difference, how: Compression
@@ -223,10 +223,10 @@ def start_from(model: PreTrainedModel, file: Path, tuning: Tuning) -> None:
     if earlier != tuning and replace(earlier, depth=tuning.depth) == tuning and not (tuning.adapters or tuning.lora):
         apply(model, tuning)  # only less of the encoder is used
     elif earlier != tuning:
-        theirs, ours = (
-            ", ".join(f"{key} = {value}" for key, value in asdict(one).items()) for one in (earlier, tuning)
+        its_plan, wanted_plan = (
+            ", ".join(f"{key} = {value}" for key, value in asdict(plan).items()) for plan in (earlier, tuning)
         )
-        raise UserError(f"{file}: was tuned with {theirs}, which must be the same as here: {ours}")
+        raise UserError(f"{file}: was tuned with {its_plan}, which must be the same as here: {wanted_plan}")
 
 
 def _trained_shapes(model: PreTrainedModel) -> dict[str, torch.Size]:
@@ -251,14 +251,14 @@ def _check(
         tuning = Tuning(**json.loads(header["tuning"]))
     except (KeyError, TypeError, ValueError):
         raise UserError(f"{where}: its header is damaged; copy or train it again") from None
-    for key, here in _shape(model).items():
-        if encoder.get(key) != here:
+    for key, own in _shape(model).items():
+        if encoder.get(key) != own:
             raise UserError(
-                f"{where}: trained on an encoder with {key} {encoder.get(key)}, this one has {here}; load that encoder"
+                f"{where}: trained on an encoder with {key} {encoder.get(key)}, this one has {own}; load that encoder"
             )
-    own = _fingerprints(model, {}) if state is None else _fingerprints(model, state, tuning)
+    own_fingerprints = _fingerprints(model, {}) if state is None else _fingerprints(model, state, tuning)
     # an encoder loaded in another precision has other bytes: only the same precision can be compared
-    if frozen.get("dtype") == own["dtype"] and frozen.get("sha256") != own["sha256"]:
+    if frozen.get("dtype") == own_fingerprints["dtype"] and frozen.get("sha256") != own_fingerprints["sha256"]:
         raise UserError(f"{where}: trained on other weights than this encoder's; load the encoder it was trained on")
     return tuning
 

@@ -182,7 +182,7 @@ def _is_plain(*operands: Tensor | None) -> bool:
     """Whether these are what `Linear` takes."""
     if torch.is_autocast_enabled("cpu") or operands[0].dim() < 2 or not operands[0].numel():  # type: ignore[union-attr]
         return False
-    return all(one is None or (one.is_cpu and one.dtype == torch.float32) for one in operands)
+    return all(operand is None or (operand.is_cpu and operand.dtype == torch.float32) for operand in operands)
 
 
 def _is_learnt(query: Tensor) -> bool:

@@ -29,10 +29,10 @@ from bertvision.backbone.states import POOLED, Reads, States, numbered
 
 LENGTHS = (16, 32, 64)  # tokens of the windows that are counted
 
-Ran = tuple[Tensor, list[Tensor]]  # a result, and what beside the parameters gets a gradient from it
-Run = Callable[[Any, int, int], Ran]  # of a module, on so many windows of so many tokens
+RunResult = tuple[Tensor, list[Tensor]]  # a result, and what beside the parameters gets a gradient from it
+Run = Callable[[Any, int, int], RunResult]  # of a module, on so many windows of so many tokens
 PLAIN = (bool, int, float, str, tuple)
-_known: dict[tuple[object, ...], "Work"] = {}
+_counted_work: dict[tuple[object, ...], "Work"] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def encoder_work(model: PreTrainedModel, reads: Reads = "all", below: int | None
     stops = below is None and POOLED not in numbers and are_separable(model)
     part = slice(max(1, numbers[-1]) if stops else below)  # blocks above the highest layer do not run
 
-    def run(copied: Any, windows: int, tokens: int) -> Ran:
+    def run(copied: Any, windows: int, tokens: int) -> RunResult:
         ids = torch.ones(windows, tokens, dtype=torch.long, device=copied.device)
         with only_blocks(copied, part):
             output = copied(input_ids=ids, output_hidden_states=True)
@@ -108,43 +108,43 @@ def head_work(head: nn.Module, layers: int, width: int, *, joint: bool = False) 
     """
     numbers = numbered(head.reads, layers)  # type: ignore[arg-type]
 
-    def run(copied: Any, windows: int, tokens: int) -> Ran:
+    def run(copied: Any, windows: int, tokens: int) -> RunResult:
         device = next((p.device for p in copied.parameters()), torch.device("meta"))
-        states = torch.zeros(windows, len(numbers), tokens, width, device=device, requires_grad=joint)
+        hidden = torch.zeros(windows, len(numbers), tokens, width, device=device, requires_grad=joint)
         mask = torch.ones(windows, tokens, dtype=torch.bool, device=device)
-        found = States(states, mask, numbers)
-        return copied.logits(found), [states] if joint else []
+        states = States(hidden, mask, numbers)
+        return copied.logits(states), [hidden] if joint else []
 
     return _work(head, run, getattr(head, "places", 0) or LENGTHS[-1], layers, width, joint)
 
 
-def _work(module: nn.Module, run: Run, longest: int, *asked: object) -> Work:
+def _work(module: nn.Module, run: Run, longest: int, *also: object) -> Work:
     """Counted on the meta device, once per process and kind of module. A module that looks at its numbers is counted
     with the weights it has: DeBERTa; it projects its positions once per batch, which no window is charged for."""
     lengths = [length * min(LENGTHS[-1], longest) // LENGTHS[-1] for length in LENGTHS]
-    key = _signature(module), *asked
-    if key not in _known:
-        _known[key] = _on_meta(module, run, lengths) or _on_own(module, run, lengths) or Work(None, None)
-    return _known[key]
+    key = _signature(module), *also
+    if key not in _counted_work:
+        _counted_work[key] = _on_meta(module, run, lengths) or _on_own(module, run, lengths) or Work(None, None)
+    return _counted_work[key]
 
 
 def _on_meta(module: nn.Module, run: Run, lengths: list[int]) -> Work | None:
     copied = _copy(module, "meta")
     try:
-        found = [_counted(copied, run, 1, length) for length in lengths]
+        flop_counts = [_counted(copied, run, 1, length) for length in lengths]
     except (RuntimeError, NotImplementedError):
         return None
-    return Work(*(_through(lengths, list(counts)) for counts in zip(*found, strict=True)))
+    return Work(*(_through(lengths, list(counts)) for counts in zip(*flop_counts, strict=True)))
 
 
 def _on_own(module: nn.Module, run: Run, lengths: list[int]) -> Work | None:
     copied = _copy(module, None)
     try:
-        found = [[_counted(copied, run, windows, length) for windows in (1, 2)] for length in lengths]
+        flop_counts = [[_counted(copied, run, windows, length) for windows in (1, 2)] for length in lengths]
     except (RuntimeError, NotImplementedError):
         return None
-    ones, twos = (np.array([pair[place] for pair in found]) for place in (0, 1))
-    return Work(*(_through(lengths, counts.tolist()) for counts in (twos - ones).T))
+    single, double = (np.array([counts[index] for counts in flop_counts]) for index in (0, 1))
+    return Work(*(_through(lengths, counts.tolist()) for counts in (double - single).T))
 
 
 def _signature(module: nn.Module) -> str:
@@ -153,15 +153,15 @@ def _signature(module: nn.Module) -> str:
         sorted((key, value) for key, value in vars(part).items() if type(value) in PLAIN and key != "training")
         for part in module.modules()
     ]
-    tensors = [(name, *one.shape, one.requires_grad) for name, one in module.named_parameters()]
+    tensors = [(name, *parameter.shape, parameter.requires_grad) for name, parameter in module.named_parameters()]
     return f"{getattr(module, 'config', '')} {module!r} {plain} {tensors}"
 
 
 def _copy(module: nn.Module, device: str | None) -> nn.Module:
     """A copy in eval mode, so that it draws no random numbers; its tensors are empty ones, or the module's own."""
     tensors = chain(module.parameters(), module.buffers())
-    own: dict[int, Any] = {id(one): _empty(one, device) if device else one for one in tensors}
-    return copy.deepcopy(module, own).eval()
+    copies: dict[int, Any] = {id(tensor): _empty(tensor, device) if device else tensor for tensor in tensors}
+    return copy.deepcopy(module, copies).eval()
 
 
 def _empty(tensor: Tensor, device: str) -> Tensor:
@@ -189,10 +189,10 @@ class _Counter(TorchDispatchMode):
         self.flops = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         if formula := flop_registry.get(func._overloadpacket):
-            self.flops += formula(*args, **(kwargs or {}), out_val=found)
-        return found
+            self.flops += formula(*args, **(kwargs or {}), out_val=result)
+        return result
 
 
 def _through(lengths: list[int], counts: list[int]) -> Flops:

@@ -85,8 +85,8 @@ def load_model(directory: Path, name: str) -> PreTrainedModel:
             ignore_mismatched_sizes=True,  # reported below, by name
         )
     config = model.config
-    known = all(hasattr(config, needed) for needed in ("num_hidden_layers", "hidden_size", "vocab_size"))
-    if not known or getattr(config, "is_encoder_decoder", False):
+    has_sizes = all(hasattr(config, needed) for needed in ("num_hidden_layers", "hidden_size", "vocab_size"))
+    if not has_sizes or getattr(config, "is_encoder_decoder", False):
         raise UserError(f"{name}: a {config.model_type!r} model is not an encoder this program can tap; choose another")
     if wrong := sorted(str(key[0]) for key in report["mismatched_keys"]):
         raise UserError(f"{name}: its weight {wrong[0]} has not the shape that config.json says; fetch both again")
@@ -109,9 +109,9 @@ def _whole_model(directory: Path) -> PreTrainedModel | None:
         return None
     with no_init_weights():
         model = AutoModel.from_config(config, dtype=torch.float32)
-    tensors, wanted = load_file(files[0]), model.state_dict()
-    if tensors.keys() != wanted.keys() or any(
-        (one.shape, one.dtype) != (wanted[key].shape, torch.float32) for key, one in tensors.items()
+    tensors, expected = load_file(files[0]), model.state_dict()
+    if tensors.keys() != expected.keys() or any(
+        (tensor.shape, tensor.dtype) != (expected[key].shape, torch.float32) for key, tensor in tensors.items()
     ):
         return None
     model.load_state_dict(tensors)
@@ -148,10 +148,10 @@ def load_tokenizer(directory: Path, name: str, vocabulary: int) -> Tokenizer:
         raise UserError(f"{name}: has no fast tokenizer (tokenizer.json), which character offsets need")
     tokenizer = loaded.backend_tokenizer
     # Without its files, transformers invents a tokenizer of a few special tokens.
-    own = tokenizer.get_vocab_size(with_added_tokens=False)
-    if not vocabulary / 2 <= tokenizer.get_vocab_size() or own > vocabulary:
+    size = tokenizer.get_vocab_size(with_added_tokens=False)
+    if not vocabulary / 2 <= tokenizer.get_vocab_size() or size > vocabulary:
         raise UserError(
-            f"{name}: its tokenizer knows {own} tokens and its encoder {vocabulary}; "
+            f"{name}: its tokenizer knows {size} tokens and its encoder {vocabulary}; "
             "tokenizer.json is missing or belongs to another encoder"
         )
     tokenizer.no_padding()  # windows and batches do both
@@ -198,8 +198,8 @@ def _snapshot(name: str, patterns: Sequence[str]) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns="*/*", local_files_only=offline))
     except Exception as error:
-        place = f"the hub ({_first_line(error)})" if reachable else "the hub's cache, and the hub cannot be reached"
-        raise LookupError(place) from None
+        searched = f"the hub ({_first_line(error)})" if reachable else "the hub's cache, and the hub cannot be reached"
+        raise LookupError(searched) from None
 
 
 def _hub_is_reachable() -> bool:

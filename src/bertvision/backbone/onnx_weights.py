@@ -61,11 +61,11 @@ def read_weights(file: Path, prefix: str) -> dict[str, np.ndarray]:
 
 def digest(weights: dict[str, np.ndarray]) -> str:
     """sha256 of names, shapes and numbers, independent of the file format."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for name, value in sorted(weights.items()):
-        found.update(f"{name} {value.shape} ".encode())
-        found.update(np.ascontiguousarray(value, "<f4").data)
-    return found.hexdigest()
+        hasher.update(f"{name} {value.shape} ".encode())
+        hasher.update(np.ascontiguousarray(value, "<f4").data)
+    return hasher.hexdigest()
 
 
 def read_graph(file: Path) -> Graph:
@@ -138,7 +138,7 @@ def _tensor(fields: Fields) -> tuple[str, np.ndarray]:
 
 def _fields(message: Value) -> Fields:
     """The fields of a protobuf message: a sequence of keys (field number, wire type) and values."""
-    found: Fields = defaultdict(list)
+    fields: Fields = defaultdict(list)
     message, at = memoryview(message), 0  # type: ignore[arg-type]
     while at < len(message):
         key, at = _varint(message, at)
@@ -146,14 +146,14 @@ def _fields(message: Value) -> Fields:
         if wire in (0, 2):
             value, at = _varint(message, at)  # the value itself, or its length
         if wire == 0:
-            found[key >> 3].append(value)
+            fields[key >> 3].append(value)
             continue
         size = {1: 8, 2: value, 5: 4}[wire]
         if at + size > len(message):
             raise ValueError("it ends too early")
-        found[key >> 3].append(message[at : at + size])
+        fields[key >> 3].append(message[at : at + size])
         at += size
-    return found
+    return fields
 
 
 def _varint(message: memoryview, at: int) -> tuple[int, int]:

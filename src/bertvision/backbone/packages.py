@@ -66,8 +66,8 @@ def _is_whole(target: Path) -> bool:
     """
     if target not in _verified and (target / DIGESTS).is_file():
         try:
-            noted = read_json(target / DIGESTS)
-            if not noted or any(file_digest(target / name) != found for name, found in noted.items()):
+            digests = read_json(target / DIGESTS)
+            if not digests or any(file_digest(target / name) != digest for name, digest in digests.items()):
                 return False
         except (UserError, AttributeError):
             return False
@@ -110,8 +110,10 @@ def _dequantise(alias: str, source: Packaged, folder: Path) -> None:
     if not graph.is_file():
         raise UserError(f"{source}: no model.onnx in {source.folder}; nothing was kept")
     weights = read_weights(graph, prefix="bert.")
-    if (found := digest(weights)) != source.weights:
-        raise UserError(f"{alias}: its weights came out as {found[:12]}…, expected {source.weights[:12]}…; not used")
+    if (weights_digest := digest(weights)) != source.weights:
+        raise UserError(
+            f"{alias}: its weights came out as {weights_digest[:12]}…, expected {source.weights[:12]}…; not used"
+        )
     (folder / "model.safetensors").write_bytes(save(weights, metadata={"format": "pt"}))
     configuration(alias).to_json_file(folder / "config.json")
     graph.unlink()

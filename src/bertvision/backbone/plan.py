@@ -71,10 +71,12 @@ def known_plan(shape: dict[str, Any], tuning: Tuning) -> Plan:
     check_depth(tuning.train_layers, shape["blocks"])
     size, width = tuning.adapters, shape["width"]
     added = 2 * shape["blocks"] * (2 * width * size + width + size) if size else 0
-    trained = shape["blocks"] if tuning.train_layers == "all" else tuning.train_layers
-    norms = shape["norms"] - trained * shape["block_norms"] if tuning.norms == "all" else 0
-    own = shape["total"] if trained == shape["blocks"] else trained * shape["block"] + norms
-    return Plan(tuning, shape["total"], added, own + added)
+    trained_blocks = shape["blocks"] if tuning.train_layers == "all" else tuning.train_layers
+    norms = shape["norms"] - trained_blocks * shape["block_norms"] if tuning.norms == "all" else 0
+    trained_parameters = (
+        shape["total"] if trained_blocks == shape["blocks"] else trained_blocks * shape["block"] + norms
+    )
+    return Plan(tuning, shape["total"], added, trained_parameters + added)
 
 
 def check_depth(train_layers: int | Literal["all"], blocks: int) -> None:

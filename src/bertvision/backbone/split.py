@@ -47,10 +47,10 @@ class Upper:
         """
         if self.first == (self.stop or len(blocks(self.whole.model))):
             return below
-        own = entered(self.whole, batch, below.layers[:, -1], self.first, self.stop)
+        upper = entered(self.whole, batch, below.layers[:, -1], self.first, self.stop)
         if below.layers.shape[1] == 1:
-            return States(own[-1].unsqueeze(1), batch.mask, (self.first + len(own),))
-        layers = torch.cat([below.layers, torch.stack(own, dim=1)], dim=1)  # (B, L, S, H)
+            return States(upper[-1].unsqueeze(1), batch.mask, (self.first + len(upper),))
+        layers = torch.cat([below.layers, torch.stack(upper, dim=1)], dim=1)  # (B, L, S, H)
         return States(layers, batch.mask, tuple(range(layers.shape[1])) if self.stop else None)
 
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from bertvision.errors import UserError
 
@@ -13,6 +14,7 @@ from bertvision.errors import UserError
 Reads = Literal["all", "last"] | tuple[int, ...]
 Positions = Literal["all", "cls"]  # which tokens
 POOLED = -1  # the encoder's own pooler (a dense layer and tanh on the last [CLS]); not among "all"
+COSINE = 4.0  # how much a cosine counts beside the other features of two texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,7 @@ class States:
     layers: (batch, layer, token, width). With all layers, index 0 is the embedding output and -1 the encoder's output.
         A source may deliver fewer: the last layer, chosen ones (read them with `layer`), or [CLS] alone (token = 1).
         The pooler's output, where it is asked for, comes first; it stands at [CLS], and is zero at other tokens.
+        Of a pair that is encoded apart there are two tokens: the mean over the first text, and over the second.
     mask: (batch, token), True for real tokens. Padding is at the end of a row.
     numbers: the layers' numbers; None: all of them.
     """
@@ -44,26 +47,43 @@ class States:
         # Contiguous: a product with a view would copy the weights once per row.
         return States(self.layers[:, :, :1].contiguous(), self.mask[:, :1], self.numbers)
 
+    def compared(self) -> "States":
+        """Of pairs that are encoded apart u, v, |u - v|, u * v and their cosine, (batch, layer, 1, 4 width + 1).
+
+        u, v: the means over both texts, scaled to length 1. The products are multiplied by the root of the width, the
+        cosine by COSINE: a penalty on weights then asks about as much of each.
+        """
+        u, v = normalize(self.layers[:, :, :2].float(), dim=-1).unbind(dim=2)  # (batch, layer, width) each
+        product = u * v
+        cosine = COSINE * product.sum(dim=-1, keepdim=True)
+        beside = torch.cat([u, v, (u - v).abs(), product * u.shape[-1] ** 0.5, cosine], dim=-1)
+        return States(beside.unsqueeze(2), self.mask[:, :1], self.numbers)
+
     def only(self, reads: Reads) -> "States":
         """The same states, of no more layers than these; a view where they are neighbours."""
-        known = self.numbers or tuple(range(self.layers.shape[1]))
-        wanted = known[-1:] if reads == "last" else tuple(n for n in known if n >= 0) if reads == "all" else reads
-        if wanted == known:
+        present = self._present()
+        wanted = present[-1:] if reads == "last" else tuple(n for n in present if n >= 0) if reads == "all" else reads
+        if wanted == present:
             return self
-        places = [self._place(number) for number in wanted]
-        run = slice(places[0], places[-1] + 1)
-        chosen = run if run.stop - run.start == len(places) else places
-        return States(self.layers[:, chosen], self.mask, wanted)
+        indices = [self._index(number) for number in wanted]
+        run = slice(indices[0], indices[-1] + 1)
+        are_neighbours = run.stop - run.start == len(indices)
+        return States(self.layers[:, run if are_neighbours else indices], self.mask, wanted)
 
     def layer(self, number: int) -> Tensor:
         """The states of layer `number`, (batch, token, width); 0 is the embedding output."""
-        return self.layers[:, self._place(number)]
+        return self.layers[:, self._index(number)]
 
-    def _place(self, number: int) -> int:
-        known = self.numbers or tuple(range(self.layers.shape[1]))
-        if number not in known:
-            raise ValueError(f"layer {number} is not among {list(known)}: a head must declare what it reads")
-        return known.index(number)
+    def _present(self) -> tuple[int, ...]:
+        """The numbers of the layers that are here."""
+        return self.numbers or tuple(range(self.layers.shape[1]))
+
+    def _index(self, number: int) -> int:
+        """The place of layer `number` in `layers`."""
+        present = self._present()
+        if number not in present:
+            raise ValueError(f"layer {number} is not among {list(present)}: a head must declare what it reads")
+        return present.index(number)
 
 
 def numbered(reads: Reads, depth: int) -> tuple[int, ...]:
@@ -85,10 +105,10 @@ def deepest(several: Iterable[Reads], depth: int) -> int:
 
 def together(several: Iterable[Reads], depth: int) -> Reads:
     """The union of several; the last layer if there are none."""
-    found = tuple(sorted({number for reads in several for number in numbered(reads, depth)}))
-    if found == tuple(range(depth)):
+    numbers = tuple(sorted({number for reads in several for number in numbered(reads, depth)}))
+    if numbers == tuple(range(depth)):
         return "all"
-    return found if found and found != (depth - 1,) else "last"
+    return numbers if numbers and numbers != (depth - 1,) else "last"
 
 
 def spelt(reads: Reads) -> str:

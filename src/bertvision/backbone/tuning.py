@@ -38,11 +38,11 @@ def apply(model: PreTrainedModel, tuning: Tuning, seed: int | None = 0) -> Plan:
     seed: of the initial values of adapters and LoRA. None: adapters stay uninitialised, to be loaded from a file.
     """
     _check_layers(model, tuning)
-    found = projections(model)[: tuning.depth or None] if tuning.adapters or tuning.lora else []
+    projected = projections(model)[: tuning.depth or None] if tuning.adapters or tuning.lora else []
     if tuning.adapters:
-        _insert_adapters(model, found, tuning.adapters, seed)
+        _insert_adapters(model, projected, tuning.adapters, seed)
     if tuning.lora:
-        _insert_lora(model, found, tuning.lora, seed or 0)
+        _insert_lora(model, projected, tuning.lora, seed or 0)
     if _trains_all(model, tuning):
         model.requires_grad_(True)
     else:
@@ -89,8 +89,8 @@ def set_training(model: PreTrainedModel, tuning: Tuning) -> None:
 
 def set_attention_dropout(model: PreTrainedModel, probability: float) -> None:
     """Sets the dropout of attention weights everywhere. Fused attention kernels run only at 0."""
-    for found in projections(model):
-        attention = model.get_submodule(found.query.rpartition(".")[0])
+    for block in projections(model):
+        attention = model.get_submodule(block.query.rpartition(".")[0])
         for name, part in attention.named_children():
             # ALBERT keeps the dropout of its output here, too
             if isinstance(part, nn.Dropout) and not name.startswith("output"):
@@ -111,8 +111,10 @@ def leaner(
         kind = model.device.type
         keeps = kind == "cpu" or getattr(torch.get_device_module(kind), "_initialized", False)  # its random numbers
         if not model.supports_gradient_checkpointing or not keeps:
-            what = f"{type(model).__name__} on {kind}"
-            raise UserError(f"runtime.gradient_checkpointing: {what} has none; give false, or raise runtime.accumulate")
+            model_and_device = f"{type(model).__name__} on {kind}"
+            raise UserError(
+                f"runtime.gradient_checkpointing: {model_and_device} has none; give false, or raise runtime.accumulate"
+            )
         model.config.use_cache = False  # of decoders; transformers would switch it off with a warning
         model.gradient_checkpointing_enable({"use_reentrant": False, "context_fn": lambda: (nullcontext(), kernels())})
     if compiled:
@@ -184,19 +186,19 @@ class Adapted(nn.Linear):
         return self.adapter(super().forward(x))
 
 
-def _insert_adapters(model: PreTrainedModel, found: list[Projections], size: int, seed: int | None) -> None:
+def _insert_adapters(model: PreTrainedModel, projected: list[Projections], size: int, seed: int | None) -> None:
     """Puts two adapters into every block, in place. ALBERT's shared block gets one shared pair."""
     if any(isinstance(part, Adapter) for part in model.modules()):
         raise UserError("adapters: the model already has adapters; start from a plain one")
     generator = torch.Generator().manual_seed(seed or 0)
-    for name in [name for block in found for name in (block.attention, block.feedforward)]:
+    for name in [name for block in projected for name in (block.attention, block.feedforward)]:
         adapted = Adapted(model.get_submodule(name), size)  # type: ignore[arg-type]
         if seed is not None and adapted.weight.device.type != "meta":
             adapted.adapter.reset(generator)
         model.set_submodule(name, adapted)
 
 
-def _insert_lora(model: PreTrainedModel, found: list[Projections], rank: int, seed: int) -> None:
+def _insert_lora(model: PreTrainedModel, projected: list[Projections], rank: int, seed: int) -> None:
     """Adds low-rank updates 2 * (x A B) to the query and value maps, in place. B is 0 before training: no change.
 
     Parameters: 2 * rank * (in + out) per block; a fused query-key-value map gets one update.
@@ -205,7 +207,7 @@ def _insert_lora(model: PreTrainedModel, found: list[Projections], rank: int, se
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError:
         raise UserError("lora needs the package peft: pip install 'bertvision[lora]'") from None
-    targets = sorted({name for block in found for name in (block.query, block.value)})
+    targets = sorted({name for block in projected for name in (block.query, block.value)})
     config = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=targets)
     with torch.random.fork_rng(devices=[]):  # peft draws on the CPU; the global generator stays as it was
         torch.default_generator.manual_seed(seed)

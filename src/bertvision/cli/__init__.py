@@ -53,12 +53,12 @@ def main() -> None:
     if RANK != "0":
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process
     try:
-        _refuse_bytes()
+        _check_arguments()
         code = app(standalone_mode=False, obj=ALONE)
         if sys.stdout is not None:  # closed by the parent process
             sys.stdout.flush()
     except (UserError, UsageError) as error:
-        code = _complain(str(error) if isinstance(error, UserError) else f"{error.format_message()} (try --help)")
+        code = _print_error(str(error) if isinstance(error, UserError) else f"{error.format_message()} (try --help)")
     except BrokenPipeError:  # stdout was closed by the reader
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
@@ -66,29 +66,30 @@ def main() -> None:
         if error.filename is None and error.errno is None:
             raise
         reason = error.strerror or str(error)
-        code = _complain(f"{error.filename}: {reason}" if error.filename else reason)
+        code = _print_error(f"{error.filename}: {reason}" if error.filename else reason)
     except (MemoryError, RuntimeError) as error:
         if "WORLD_SIZE" in os.environ and any(words in str(error) for words in LOST):
-            sys.exit(_complain("another process of this job has ended; the same command continues from here"))
+            sys.exit(_print_error("another process of this job has ended; the same command continues from here"))
         if not isinstance(error, MemoryError) and not any(words in str(error) for words in NO_MEMORY):
             raise
-        code = _complain(f"out of memory; {_advice()}")
+        code = _print_error(f"out of memory; {_advice()}")
     if code == INTERRUPTED:
         print("stopped; the same command continues from here" if _verb() in RESUMED else "stopped", file=sys.stderr)
     sys.exit(code)
 
 
-def _refuse_bytes() -> None:
-    """UserError for an argument that is not text: it could neither be printed nor written to a file."""
-    for place, word in enumerate(sys.argv[1:], start=1):
+def _check_arguments() -> None:
+    """UserError for an argument that is not UTF-8: it could neither be printed nor written to a file."""
+    for position, argument in enumerate(sys.argv[1:], start=1):
         try:
-            word.encode()
+            argument.encode()
         except UnicodeEncodeError:
-            raise UserError(f"argument {place} is not UTF-8; rename the file, or write it in UTF-8") from None
+            raise UserError(f"argument {position} is not UTF-8; rename the file, or write it in UTF-8") from None
 
 
 def _verb() -> str:
-    return next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    """The verb on the command line; "" if there is none."""
+    return next((argument for argument in sys.argv[1:] if not argument.startswith("-")), "")
 
 
 def _advice() -> str:
@@ -98,21 +99,23 @@ def _advice() -> str:
             "the same command with --set runtime.gradient_checkpointing=true continues from here with less; or give "
             "another --out and a lower batch_tokens or a higher runtime.accumulate"
         )
-    ways = {"ask": "give shorter texts, fewer at once, or a lower --top-k", "serve": "lower --batch-tokens"}
-    return ways.get(_verb(), "close other programs, or use a machine with more memory")
+    advice = {"ask": "give shorter texts, fewer at once, or a lower --top-k", "serve": "lower --batch-tokens"}
+    return advice.get(_verb(), "close other programs, or use a machine with more memory")
 
 
-def _complain(text: str) -> int:
-    who = "bertvision" if RANK == "0" else f"bertvision, process {RANK}"
-    with _tells_why() as mine:
-        if mine:
-            print(f"{who}: {' '.join(text.split())}", file=sys.stderr)
+def _print_error(text: str) -> int:
+    """Prints an error on one line of stderr; the exit code."""
+    program = "bertvision" if RANK == "0" else f"bertvision, process {RANK}"
+    with _may_speak() as speaks:
+        if speaks:
+            print(f"{program}: {' '.join(text.split())}", file=sys.stderr)
     return 2
 
 
-def _tells_why() -> AbstractContextManager[bool]:
+def _may_speak() -> AbstractContextManager[bool]:
+    """Whether this process prints the error; of several under torchrun, one does."""
     if "WORLD_SIZE" not in os.environ:
         return nullcontext(True)
-    from bertvision.runtime import tells_why
+    from bertvision.runtime import may_print_error
 
-    return tells_why()
+    return may_print_error()

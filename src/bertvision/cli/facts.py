@@ -52,8 +52,8 @@ def params(
     from bertvision.heads.catalog import parameter_table
 
     blocks: Any = int(train_layers) if train_layers.isdecimal() and len(train_layers) < 10 else train_layers
-    plan = Tuning(blocks, adapters, lora, biases=biases)
-    table = parameter_table(backbone, plan, _head(head), task=task, outputs=outputs)
+    tuning = Tuning(blocks, adapters, lora, biases=biases)
+    table = parameter_table(backbone, tuning, _head_entry(head), task=task, outputs=outputs)
     if as_json:
         print_json(table)
         return
@@ -71,7 +71,7 @@ def recipe(
     print(json.dumps(json_schema(), indent=2) if schema else reference(), end="\n" if schema else "")
 
 
-def _head(text: str) -> dict[str, Any]:
+def _head_entry(text: str) -> dict[str, Any]:
     if not text.lstrip().startswith("{"):
         return {"kind": text}
     try:
@@ -117,11 +117,11 @@ def stats(
     from bertvision.data.statistics import describe
     from bertvision.recipe import DataRecipe
 
-    found = describe(source, DataRecipe(glue=glue, text=tuple(text or ()), label=label))
+    statistics = describe(source, DataRecipe(glue=glue, text=tuple(text or ()), label=label))
     if as_json:
-        print_json(found)
+        print_json(statistics)
         return
-    for key, value in found.items():
+    for key, value in statistics.items():
         shown = ", ".join(f"{name} {number}" for name, number in value.items()) if isinstance(value, dict) else value
         print(f"{key:14} {shown}")
 

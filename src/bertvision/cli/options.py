@@ -1,4 +1,4 @@
-"""Options that several verbs take, and what several of them print."""
+"""Options that several verbs share, and how they print results."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-ALONE = "alone"  # object of the context where the command line is all that this process runs
+ALONE = "alone"  # the context's object where this process runs nothing but the command line
 
 
 def opt(text: str, *names: str, **more: Any) -> Any:
@@ -39,6 +39,9 @@ Outputs = Annotated[int, opt("Classes, for labels and tokens.")]
 Answerable = Annotated[
     float | None, opt("Share of questions expected to have an answer; that of the tune set if not given.")
 ]
+EarlyExit = Annotated[
+    float | None, opt("Stop early where a lower read-out is sure, at this loss on tune; reader --exits.", min=0)
+]
 AsJson = Annotated[bool, opt("Print results as JSON, and nothing else, on stdout.", "--json")]
 Device = Annotated[str, opt("cpu, cuda, cuda:1, mps or xpu; as the recipe says if not given.", "--device")]
 Threads = Annotated[int | None, opt("With --on: threads per cell; results depend on it.", min=1)]
@@ -55,11 +58,6 @@ def help_without_verb(context: typer.Context) -> None:
     """Prints the help where no verb is given."""
     if context.invoked_subcommand is None:
         print(context.get_help())
-
-
-EarlyExit = Annotated[
-    float | None, opt("Stop early where a lower read-out is sure, at this loss on tune; reader --exits.", min=0)
-]
 
 
 def print_json(value: Any) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bertvision.serve.reader import Reader
 
 DEFAULT_READER = "pocket"  # comes with the package
+READER = "A reader's directory (runs/NAME/reader) or hub name."
 AskAnswerable = Annotated[
     float | None,
     opt("Share of questions expected to have an answer; if not given 0.8 for one text, for several the tune set's."),
@@ -35,6 +36,7 @@ EngineName = Annotated[str, opt("torch, onnx, or auto: by the files of the reade
 
 
 def _warn_of_token(context: typer.Context, value: str) -> str:
+    """Warns of a token on the command line; the token."""
     source = context.get_parameter_source("token")
     if value and source is not None and source.name == "COMMANDLINE":
         visible = "other users of this machine can read it in the list of processes"
@@ -65,15 +67,20 @@ def fit(
     from bertvision.auto.fit import fit as fit_data
 
     options = {"label": label, "minutes": minutes, "steps": steps, "tune": tune, "test": test, "encoder": encoder}
-    found = fit_data(data, text=text or (), out=out or "", seed=seed, quiet=as_json, **options)
+    result = fit_data(data, text=text or (), out=out or "", seed=seed, quiet=as_json, **options)
     if as_json:
-        scores = {"metric": found.metric, "tune": found.tune, "test": found.test, "low": found.low, "high": found.high}
-        print_json({"directory": str(found.directory), "step": found.step, **scores})
+        scores = {
+            "metric": result.metric,
+            "tune": result.tune,
+            "test": result.test,
+            "low": result.low,
+            "high": result.high,
+        }
+        print_json({"directory": str(result.directory), "step": result.step, **scores})
         return
-    print(f"{found.metric} {found.test:.2f} on test (95 %: {found.low:.2f} to {found.high:.2f})")
-    print(f"report: {found.directory / 'report.html'}")
-    run = found.directory / "steps" / found.step
-    print(f"model: {found.model}" if found.model else f"run: {run} (there are no readers for this task yet)")
+    print(f"{result.metric} {result.test:.2f} on test (95 %: {result.low:.2f} to {result.high:.2f})")
+    print(f"report: {result.directory / 'report.html'}")
+    print(f"model: {result.model}")
 
 
 def ask(
@@ -83,7 +90,7 @@ def ask(
     file: Annotated[list[str] | None, opt("One more file to read; may be repeated.", "--file")] = None,
     context: Annotated[str | None, opt("The text to read.")] = None,
     questions: Annotated[Path | None, opt("Questions: one per line, or JSON lines {question, context}.")] = None,
-    reader: Annotated[str, opt("A reader's directory (runs/NAME/reader) or hub name.")] = DEFAULT_READER,
+    reader: Annotated[str, opt(READER)] = DEFAULT_READER,
     top_k: Annotated[int, opt("How many answers to show.", min=1)] = 1,
     threshold: Annotated[float | None, opt('"No answer" from this probability on.', min=0, max=1)] = None,
     answerable: AskAnswerable = None,
@@ -100,20 +107,28 @@ def ask(
     from bertvision.serve import ask as asking
 
     queries = asking.gather(question, context, [*(file or ()), *(files or ())], questions)
-    from rich.console import Console
-
     from bertvision.serve.prepared import load_quickly
 
-    how: Any = {"engine": engine, "backbone": backbone, "device": device, "precision": precision, "exit": exit}
+    options: Any = {"engine": engine, "backbone": backbone, "device": device, "precision": precision, "exit": exit}
     alone = process.obj == ALONE and not code
-    (loaded, why), console = load_quickly(reader, alone=alone, **how), Console()
+    loaded, why = load_quickly(reader, alone=alone, **options)
     if verbose:
         print(f"bertvision: {loaded.name}: {why}", file=sys.stderr)
     if (share := asking.assumed(loaded, queries, answerable)) is not None:
         loaded = loaded.assuming(share)
     asking.replace_unencodable(sys.stdout)
+    _print_answers(loaded, queries, as_json, top_k=top_k, threshold=threshold)
+
+
+def _print_answers(reader: "Reader", queries: list[Any], as_json: bool, **options: Any) -> None:
+    """Prints the answers to each query as soon as it is read."""
+    from rich.console import Console
+
+    from bertvision.serve import ask as asking
+
+    console = Console()
     with asking.reading_bar(asking.streams(queries)) as progress:
-        for query, answers in asking.answer(loaded, queries, top_k=top_k, threshold=threshold, progress=progress):
+        for query, answers in asking.answer(reader, queries, progress=progress, **options):
             if as_json:
                 print(asking.json_line({"question": query.question, "answers": answers}))
             else:
@@ -121,7 +136,7 @@ def ask(
 
 
 def serve(
-    reader: Annotated[str, arg("A reader's directory (runs/NAME/reader) or hub name.")] = DEFAULT_READER,
+    reader: Annotated[str, arg(READER)] = DEFAULT_READER,
     host: Annotated[str, opt("Address to listen at; 0.0.0.0 for all of this machine.")] = "127.0.0.1",
     port: Annotated[int, opt("Port; 0 for any that is free.")] = 8000,
     token: Token = "",
@@ -152,8 +167,8 @@ def serve(
     def load() -> "Reader":
         from bertvision.serve.reader import Reader
 
-        how: Any = {"engine": engine, "backbone": backbone, "device": device, "precision": precision, "exit": exit}
-        loaded = Reader.from_pretrained(reader, **how)
+        options: Any = {"engine": engine, "backbone": backbone, "device": device, "precision": precision, "exit": exit}
+        loaded = Reader.from_pretrained(reader, **options)
         return loaded if answerable is None else loaded.assuming(answerable)
 
     hosts = allow_host or ()
@@ -186,12 +201,12 @@ def reader(
         wanted = Wanted(checkpoint, seed, members or None, how, depth, leaving)  # type: ignore[arg-type]
         saved: Any = {"storage": storage, "threshold_data": threshold_data, "compress": compress, "progress": progress}
         saved |= {"device": device}
-        place = build_reader(run, out or RunDir(run).reader, wanted, **saved)
-    print_json({"path": str(place)}) if as_json else print(place)
+        directory = build_reader(run, out or RunDir(run).reader, wanted, **saved)
+    print_json({"path": str(directory)}) if as_json else print(directory)
 
 
 def export(
-    reader: Annotated[str, arg("A reader's directory (runs/NAME/reader) or hub name.")],
+    reader: Annotated[str, arg(READER)],
     out: Annotated[Path | None, opt("Directory to write; your cache, for `ask`, if not given.", "--out")] = None,
     int8: Annotated[bool, opt("Weights as 8-bit integers: smaller, a little off.", "--int8")] = False,
     backbone: EncoderPath = None,
@@ -220,7 +235,7 @@ def export(
 
 def mcp(
     folders: Annotated[list[Path], arg("Folders whose files may be read.")],
-    reader: Annotated[str, opt("A reader's directory (runs/NAME/reader) or hub name.")] = DEFAULT_READER,
+    reader: Annotated[str, opt(READER)] = DEFAULT_READER,
     code: Code = None,
 ) -> None:
     """Serve `ask` over the files of some folders as a tool (Model Context Protocol, on stdin and stdout)."""

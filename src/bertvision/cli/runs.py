@@ -44,22 +44,28 @@ def evaluate(
     if not is_main() and (_is_reader(run) or not run.is_dir()):
         return  # of processes that torchrun has started, one is enough for these
     if _is_reader(run):
-        how: dict[str, Any] = {"device": device or "auto", "exit": exit}
-        _evaluate_reader(run, data, answerable, how, as_json, mistakes)
+        options: dict[str, Any] = {"device": device or "auto", "exit": exit}
+        _evaluate_reader(run, data, answerable, options, as_json, mistakes)
         return
     if mistakes:
         raise UserError("--mistakes: is for readers; of a run, see `bertvision analyze`")
-    cell: dict[str, Any] = {"data": data, "checkpoint": checkpoint, "seed": seed, "member": member, "device": device}
+    selection: dict[str, Any] = {
+        "data": data,
+        "checkpoint": checkpoint,
+        "seed": seed,
+        "member": member,
+        "device": device,
+    }
     if out := submission or predictions:
-        path, name = (submit_run if submission else predict_run)(run, out, quiet=as_json, **cell)
+        path, name = (submit_run if submission else predict_run)(run, out, quiet=as_json, **selection)
         print_json({"file": str(path), "member": name}) if as_json else print(f"{path}: predictions of {name}")
     elif run.is_dir():
-        rows = score_run(run, decoding=decoding, quiet=as_json, **cell)
+        rows = score_run(run, decoding=decoding, quiet=as_json, **selection)
         print_json(rows) if as_json else print_table(rows)
     else:
-        found = score_file(run, data, no_answer_scores)
-        lines = "\n".join(f"{key:20} {value:.6g}" for key, value in found.items())
-        print_json([found]) if as_json else print(lines)
+        scores = score_file(run, data, no_answer_scores)
+        lines = "\n".join(f"{key:20} {value:.6g}" for key, value in scores.items())
+        print_json([scores]) if as_json else print(lines)
 
 
 def _is_reader(path: Path) -> bool:
@@ -71,18 +77,18 @@ def _is_reader(path: Path) -> bool:
 
 
 def _evaluate_reader(
-    path: Path, data: str, answerable: float | None, how: dict[str, Any], as_json: bool, mistakes: bool
+    path: Path, data: str, answerable: float | None, options: dict[str, Any], as_json: bool, mistakes: bool
 ) -> None:
     from bertvision.serve.ask import reading_bar
     from bertvision.serve.measure import report as described
     from bertvision.serve.measure import score_reader
     from bertvision.serve.reader import Reader
 
-    reader = Reader.from_pretrained(path, **how)
+    reader = Reader.from_pretrained(path, **options)
     reader = reader if answerable is None else reader.assuming(answerable)
     with reading_bar(False) as progress:
-        found = score_reader(reader, data, progress, mistakes=mistakes)
-    print_json([found]) if as_json else print(described(found))
+        scores = score_reader(reader, data, progress, mistakes=mistakes)
+    print_json([scores]) if as_json else print(described(scores))
 
 
 def ensemble(
@@ -117,14 +123,14 @@ def analyze(
     """Where members are right and wrong, their calibration, and the most instructive mistakes: RUN/analysis.json."""
     from bertvision.train.compare import analyze_run
 
-    found = analyze_run(run, epoch=checkpoint, seed=seed)
+    analysis = analyze_run(run, epoch=checkpoint, seed=seed)
     if as_json:
-        print_json(found)
+        print_json(analysis)
         return
     from bertvision.report.reading import read_study
     from bertvision.report.terminal import print_analysis
 
-    print_analysis(found, paper=read_study(run).paper)
+    print_analysis(analysis, paper=read_study(run).paper)
 
 
 def depth(run: RunPath, code: Code = None, as_json: AsJson = False) -> None:
@@ -133,12 +139,12 @@ def depth(run: RunPath, code: Code = None, as_json: AsJson = False) -> None:
 
     metric, points = depth_curve(run)
     if as_json:
-        print_json([{name: getattr(one, name) for name in one.__slots__} for one in points])
+        print_json([{name: getattr(point, name) for name in point.__slots__} for point in points])
         return
     print(f"{'member':36} {'blocks':>6} {'tune':>7} {'test':>7} {'tokens/s':>9} {'speed':>6}   ({metric})")
-    for one in points:
-        tune = "" if one.tune is None else f"{one.tune:.2f}"
-        print(f"{one.member:36} {one.depth:6} {tune:>7} {one.test:7.2f} {one.speed:9,.0f} {one.faster:5.2f}x")
+    for point in points:
+        tune = "" if point.tune is None else f"{point.tune:.2f}"
+        print(f"{point.member:36} {point.depth:6} {tune:>7} {point.test:7.2f} {point.speed:9,.0f} {point.faster:5.2f}x")
 
 
 def report(
@@ -151,10 +157,10 @@ def report(
     from bertvision.report.reading import read_runs
     from bertvision.report.terminal import print_study
 
-    found = read_runs(runs)
-    page = write_pages(found, out or (runs[0] if len(runs) == 1 else Path("runs") / "compared"))
+    study = read_runs(runs)
+    page = write_pages(study, out or (runs[0] if len(runs) == 1 else Path("runs") / "compared"))
     if as_json:
-        print_json([score.to_json() for score in found.scores])
+        print_json([score.to_json() for score in study.scores])
         return
-    print_study(found)
+    print_study(study)
     print(f"report: {page}")

@@ -43,9 +43,9 @@ def study(
     """The main job: everything from tuning to the report. Starts again where it stopped."""
     from bertvision.runtime import is_main
 
-    job = make_study(recipe, _with_device(settings, device), out, quiet=as_json)
+    run = make_study(recipe, _with_device(settings, device), out, quiet=as_json)
     if tensorboard or trackio:
-        _write_curves(job, tensorboard, trackio)
+        _write_curves(run, tensorboard, trackio)
     if on:
         if tensorboard or trackio:
             option = "--tensorboard" if tensorboard else "--trackio"
@@ -53,42 +53,41 @@ def study(
         from bertvision.train.cells import Cells
         from bertvision.train.workers import run_on
 
-        where: dict[str, Any] = {"jobs": jobs, "threads": threads, "address": address, "code": code or []}
-        run_on(Cells(job), on, **where, cpus=cpus_per_cell, gpus=gpus_per_cell)
+        run_on(Cells(run), on, jobs=jobs, **_ray_workers(threads, code, address, cpus_per_cell, gpus_per_cell))
     else:
-        job.run()
+        run.run()
     if is_main():
-        print_outcome(job, as_json)
+        print_outcome(run, as_json)
 
 
-def _write_curves(job: Any, tensorboard: bool, trackio: bool) -> None:
-    """Has the curves of a study written as it runs."""
+def _write_curves(run: Any, tensorboard: bool, trackio: bool) -> None:
+    """Makes the studies of a run write curves while they train."""
     from bertvision.train.trackers import Scalars, TrackioWriter, need_trackio
 
     if tensorboard and trackio:
         raise UserError("--trackio: choose either this or --tensorboard")
     if trackio:
         need_trackio()
-    for one in job.studies:
-        place = one.run_dir.trackio if trackio else one.run_dir.tensorboard
-        one.journal.scalars = Scalars(place, TrackioWriter if trackio else None)
+    for study in run.studies:
+        folder = study.run_dir.trackio if trackio else study.run_dir.tensorboard
+        study.journal.scalars = Scalars(folder, TrackioWriter if trackio else None)
 
 
-def print_outcome(job: Any, as_json: bool) -> None:
+def print_outcome(run: Any, as_json: bool) -> None:
     """Writes report and readers of a finished run, and prints its scores."""
     from bertvision.report.page import write_pages
     from bertvision.report.reading import read_study
     from bertvision.serve.build import leave_reader
 
-    readers = [leave_reader(one.directory) for one in job.studies if one.task.served]
-    found = read_study(job.directory)
-    page = write_pages(found, job.directory)
+    readers = [leave_reader(study.directory) for study in run.studies if study.task.served]
+    contents = read_study(run.directory)
+    page = write_pages(contents, run.directory)
     if as_json:
-        print_json([score.to_json() for score in found.scores])
+        print_json([score.to_json() for score in contents.scores])
         return
     from bertvision.report.terminal import print_study
 
-    print_study(found)
+    print_study(contents)
     print(f"report: {page}")
     print("\n".join(f"reader: {reader}" for reader in readers))
 
@@ -102,18 +101,19 @@ def finetune(
     as_json: AsJson = False,
 ) -> None:
     """Tune the backbone of a recipe and keep its checkpoints."""
-    job = make_study(recipe, _with_device(settings, device), out, quiet=as_json)
-    job.begin()
-    found = {
-        str(one.directory): {
-            seed: {f"{epoch:g}": str(c.directory) for epoch, c in one.tune(seed).items()} for seed in one.recipe.seeds
+    run = make_study(recipe, _with_device(settings, device), out, quiet=as_json)
+    run.begin()
+    checkpoints = {
+        str(study.directory): {
+            seed: {f"{epoch:g}": str(checkpoint.directory) for epoch, checkpoint in study.tune(seed).items()}
+            for seed in study.recipe.seeds
         }
-        for one in _begun(job)
+        for study in _begin_each(run)
     }
     if as_json:
-        print_json(found if job.recipe.variants else found[str(job.directory)])
+        print_json(checkpoints if run.recipe.variants else checkpoints[str(run.directory)])
         return
-    print("\n".join(path for seeds in found.values() for paths in seeds.values() for path in paths.values()))
+    print("\n".join(path for seeds in checkpoints.values() for paths in seeds.values() for path in paths.values()))
 
 
 def train(
@@ -125,11 +125,11 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train the bank of heads on every checkpoint that `finetune` has left in the run."""
-    job = make_study(recipe, _with_device(settings, device), out, quiet=as_json)
-    if not all(one.recipe.heads for one in job.studies):
+    run = make_study(recipe, _with_device(settings, device), out, quiet=as_json)
+    if not all(study.recipe.heads for study in run.studies):
         raise UserError(f"{recipe}: heads: there are none to train; add [[heads]] with a kind")
-    job.begin()
-    paths = [str(one.train(*cell)) for one in _begun(job) for cell in one.run_dir.planned()]
+    run.begin()
+    paths = [str(study.train(*cell)) for study in _begin_each(run) for cell in study.run_dir.planned()]
     print_json(paths) if as_json else print("\n".join(paths))
 
 
@@ -155,16 +155,18 @@ def search(
 
     if on:
         refuse_unknown(on, ["ray"])
-    job = Search(_single(recipe, _with_device(settings, device), out, quiet=as_json), trials=trials, size=size)
-    how = {"threads": threads, "code": code or [], "address": address, "cpus": cpus_per_cell, "gpus": gpus_per_cell}
-    rows = search_on_ray(job, how) if on else job.run()
+    search = Search(
+        _without_variants(recipe, _with_device(settings, device), out, quiet=as_json), trials=trials, size=size
+    )
+    workers = _ray_workers(threads, code, address, cpus_per_cell, gpus_per_cell)
+    rows = search_on_ray(search, workers) if on else search.run()
     if as_json:
-        print_json({"best": str(job.best), "trials": rows})
+        print_json({"best": str(search.best), "trials": rows})
         return
     from bertvision.report.lists import print_trials
 
-    print_trials(rows, job.metric)
-    print(f"best heads: {job.best}")
+    print_trials(rows, search.metric)
+    print(f"best heads: {search.best}")
 
 
 def tap(
@@ -192,19 +194,19 @@ def tap(
     from bertvision.train.tap import Tap
     from bertvision.train.workers import refuse_unknown
 
-    job = _single(recipe, _with_device(settings, device), out, quiet=as_json)
-    what: dict[str, Any] = {"split": split, "checkpoint": checkpoint, "seed": seed}
-    what |= {"layers": layers, "positions": positions, "dtype": dtype}
+    study = _without_variants(recipe, _with_device(settings, device), out, quiet=as_json)
+    arguments: dict[str, Any] = {"split": split, "checkpoint": checkpoint, "seed": seed}
+    arguments |= {"layers": layers, "positions": positions, "dtype": dtype}
     if on:
         refuse_unknown(on, ["ray"])
-    source = Tap(job, **what)
+    states = Tap(study, **arguments)
     if forecast or not as_json:
-        expected = source.forecast()
+        expected = states.forecast()
         print_json(expected.to_json()) if as_json else print("\n".join(expected.lines()))
     if not forecast:
-        how = {"threads": threads, "code": code or [], "address": address, "cpus": cpus_per_cell, "gpus": gpus_per_cell}
-        found = tap_on_ray(source, what, how) if on else source.write()
-        print_json(found) if as_json else print("\n".join(f"{key:18} {value}" for key, value in found.items()))
+        workers = _ray_workers(threads, code, address, cpus_per_cell, gpus_per_cell)
+        facts = tap_on_ray(states, arguments, workers) if on else states.write()
+        print_json(facts) if as_json else print("\n".join(f"{key:18} {value}" for key, value in facts.items()))
 
 
 def cells(
@@ -219,22 +221,22 @@ def cells(
     from bertvision.train.budget import Machine, budget
     from bertvision.train.cells import Cells
 
-    found = Cells(make_study(recipe, settings, out, quiet=as_json))
+    cells = Cells(make_study(recipe, settings, out, quiet=as_json))
     machine = Machine.named(device)
     try:
-        costs, why = budget(found, machine)["cells"], ""
+        costs, why = budget(cells, machine)["cells"], ""
     except UserError as error:  # the cells are known all the same
-        costs, why = [{} for _ in found.all], str(error)
+        costs, why = [{} for _ in cells.all], str(error)
     rows = [
         {
             "number": number,
             "id": cell.id,
             "kind": "tuning" if cell.epoch is None else "heads and scores",
-            "done": found.is_done(cell),
-            "ready": found.is_ready(cell),
+            "done": cells.is_done(cell),
+            "ready": cells.is_ready(cell),
             **{key: cost.get(key) for key in ("flops", "memory_bytes", "hours", "measured_hours")},
         }
-        for number, (cell, cost) in enumerate(zip(found.all, costs))
+        for number, (cell, cost) in enumerate(zip(cells.all, costs))
     ]
     if as_json:
         print_json(rows)
@@ -243,7 +245,7 @@ def cells(
 
     print("\n".join(cell_lines(rows, machine.name)))
     if why:
-        found.whole.journal.say(f"no forecast: {why}")
+        cells.whole.journal.say(f"no forecast: {why}")
 
 
 def cell(
@@ -265,17 +267,17 @@ def cell(
         import torch
 
         torch.set_num_threads(threads)
-    job = make_study(recipe, settings, out, quiet=as_json)
-    found = Cells(job)
+    run = make_study(recipe, settings, out, quiet=as_json)
+    cells = Cells(run)
     for name in map(str.strip, sys.stdin) if only == "-" else [only]:
-        one = found.named(name)
-        if found.is_done(one):
-            job.journal.say(f"{one.id}: already done")
-        found.run(one, patience)
-        if not found.completed and found.complete():
-            print_outcome(job, as_json)
+        cell = cells.named(name)
+        if cells.is_done(cell):
+            run.journal.say(f"{cell.id}: already done")
+        cells.run(cell, patience)
+        if not cells.completed and cells.complete():
+            print_outcome(run, as_json)
         elif as_json:
-            print_json({"id": one.id, "done": True})
+            print_json({"id": cell.id, "done": True})
 
 
 def forecast(
@@ -295,41 +297,47 @@ def forecast(
     from bertvision.train.budget import Machine, budget
     from bertvision.train.cells import Cells
 
-    job = make_study(recipe, settings, out, quiet=True)
-    found = budget(Cells(job), Machine.named(device, gpus, efficiency, price))
+    run = make_study(recipe, settings, out, quiet=True)
+    counted = budget(Cells(run), Machine.named(device, gpus, efficiency, price))
     if as_json:
-        print_json(found)
+        print_json(counted)
         return
     from bertvision.report.lists import budget_lines
 
-    print("\n".join(budget_lines(found)))
+    print("\n".join(budget_lines(counted)))
+
+
+def _ray_workers(threads: int | None, code: list[str] | None, address: str, cpus: float, gpus: float) -> dict[str, Any]:
+    """The options of workers, by the names of `RayTasks`."""
+    return {"threads": threads, "code": code or [], "address": address, "cpus": cpus, "gpus": gpus}
 
 
 def _with_device(settings: list[str] | None, device: str) -> list[str]:
+    """The settings, and that of the device if one is given."""
     return [*(settings or ()), *([f"runtime.device={device}"] if device else [])]
 
 
 def make_study(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bool = False) -> Any:
-    """The study or series of a recipe, in the directory of its run."""
+    """The run of a recipe: a study, or one for each variant."""
     from bertvision.recipe import load_recipe
     from bertvision.train import make_run
     from bertvision.train.run_dir import checked
 
     loaded = load_recipe(recipe, settings or ())
-    place = out or Path("runs") / checked(recipe.stem, f"{recipe}: its name as that of the run", "give --out")
-    return make_run(loaded, place, quiet=quiet)
+    directory = out or Path("runs") / checked(recipe.stem, f"{recipe}: its name as that of the run", "give --out")
+    return make_run(loaded, directory, quiet=quiet)
 
 
-def _single(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bool) -> Any:
-    """A study without variants."""
-    job = make_study(recipe, settings, out, quiet)
-    if job.recipe.variants:
+def _without_variants(recipe: Path, settings: list[str] | None, out: Path | None, quiet: bool) -> Any:
+    """The study of a recipe; UserError if it has variants."""
+    run = make_study(recipe, settings, out, quiet)
+    if run.recipe.variants:
         raise UserError(f"{recipe}: has variants; name the recipe.toml that a study left in the directory of one")
-    return job
+    return run
 
 
-def _begun(job: Any) -> Any:
-    """The studies of a run, one after the other, each with its directory claimed."""
-    for one in job.studies:
-        one.begin()
-        yield one
+def _begin_each(run: Any) -> Any:
+    """Yields the studies of a run one by one, each after its `begin`."""
+    for study in run.studies:
+        study.begin()
+        yield study

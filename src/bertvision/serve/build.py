@@ -75,6 +75,8 @@ def build_reader(
     chosen = wanted if isinstance(wanted, Score) else _choose(opened, wanted or Wanted(), bool(threshold_data))
     builder = _Builder(opened, chosen, threshold_data, progress, device)
     builder.exits = wanted.exits if isinstance(wanted, Wanted) else ()
+    if builder.exits and VERBS[builder.recipe.task] == "entities":
+        raise UserError("--exits: a reader of token labels has none; leave it out")
     return builder.build(compress).save_pretrained(out, storage=storage)
 
 
@@ -310,7 +312,7 @@ def _task_config(recipe: Recipe, choice: Score, task: Task) -> TaskConfig:
         replace(choice.ensemble, weights=weights),
         float(choice.threshold),
         Decoding(evaluate.decoding, evaluate.nbest, evaluate.answer_tokens),
-        Cutting(data.max_length, data.overlap, too_long),
+        Cutting(data.max_length, data.overlap, too_long, data.pairs),
         tuple(facts.get("labels", ())),
         (float(low), float(high)),
     )

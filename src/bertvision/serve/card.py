@@ -26,6 +26,12 @@ HUB = {  # what a source is on the hub: known by a pattern; all are English
 }
 TYPES = {"exact": "exact_match", "matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
 METRICS = ("exact", "f1", "HasAns_f1", "NoAns_f1", "accuracy", "matthews", "pearson", "spearman")
+PIPELINES = {
+    "answer": "question-answering",
+    "classify": "text-classification",
+    "similarity": "sentence-similarity",
+    "entities": "token-classification",
+}
 FRONT = re.compile(r"\A---\n.*?^---$", re.DOTALL | re.MULTILINE)  # the YAML block of a card
 LICENCE = re.compile(r"^license: (.+)$", re.MULTILINE)
 HEADING = re.compile(r"^(?=#)", re.MULTILINE)
@@ -53,6 +59,7 @@ def write_card(name: str, config: ReaderConfig, row: Mapping[str, Any], facts: M
         config=config,
         encoder=Path(config.backbone).name,
         task=task,
+        pipeline=PIPELINES[task.verb],
         row=row,
         data=data,
         synthetic=any(about.get("synthetic") for about in data.values()),

@@ -10,9 +10,12 @@ from bertvision.evaluate.calibration import Calibration
 from bertvision.evaluate.ensemble import BACKBONE, Ensemble
 from bertvision.schema import STRICT, Count, Number, Positive, validate
 
-# In format 1 members of an ensemble were display names of heads; format 2 had no calibration, format 3 no exits.
+# In format 1 members of an ensemble were display names of heads; format 2 had no calibration, format 3 no exits,
+# format 4 no pairs that are encoded apart and no labels of words.
 FORMAT = 4
-VERBS = {"spans": "answer", "labels": "classify", "score": "similarity"}  # task -> method of a reader, route of the API
+NEWEST = 5  # written where pairs are encoded apart, or words get labels
+# Task -> method of a reader, route of the API.
+VERBS = {"spans": "answer", "labels": "classify", "score": "similarity", "tokens": "entities"}
 BYTES, SPECIAL = 4, 3  # about as many UTF-8 bytes to a token; tokens around a pair of texts
 
 
@@ -28,12 +31,16 @@ class Decoding:
 
 @dataclass(frozen=True, slots=True)
 class Cutting:
-    """How texts are cut to the encoder's length. too_long: cut into overlapping "windows", or "trim" to one."""
+    """How texts are cut to the encoder's length. too_long: cut into overlapping "windows", or "trim" to one.
+
+    pairs: whether both texts of a pair are encoded together, in one window, or "apart", each as if it were alone.
+    """
 
     __pydantic_config__ = STRICT
     max_length: Positive = 384
     overlap: Count = 128
     too_long: Literal["windows", "trim"] = "windows"
+    pairs: Literal["together", "apart"] = "together"
 
     def __post_init__(self) -> None:
         if self.overlap >= self.max_length:
@@ -86,14 +93,14 @@ class Exits:
 
 @dataclass(frozen=True, slots=True)
 class TaskConfig:
-    """One task of a reader. labels: the names of the classes, in order. scale: lowest and highest score.
+    """One task of a reader. labels: of classes or of words, in order. scale: lowest and highest score.
 
     threshold: the answer is "no answer" where the null score exceeds the best span's score by more than this.
     calibration: how probable "no answer" is; None where that is not known, as in readers of format 2.
     """
 
     __pydantic_config__ = STRICT
-    task: Literal["spans", "labels", "score"]
+    task: Literal["spans", "labels", "score", "tokens"]
     ensemble: Ensemble
     threshold: Number = 0.0
     decoding: Decoding = field(default_factory=Decoding)
@@ -115,7 +122,7 @@ class TaskConfig:
 
     @property
     def verb(self) -> str:
-        """The method of a reader that does this task: answer, classify or similarity."""
+        """The method of a reader that does this task: answer, classify, similarity or entities."""
         return VERBS[self.task]
 
     @property
@@ -159,12 +166,13 @@ class ReaderConfig:
     version: str = __version__
 
     def to_json(self) -> dict[str, Any]:
+        is_new = any(task.windows.pairs == "apart" or task.verb == "entities" for task in self.tasks.values())
         return {
-            "format": FORMAT,
+            "format": NEWEST if is_new else FORMAT,
             "version": self.version,
             "backbone": {"name": self.backbone, "fingerprint": self.fingerprint},
             "tuning": self.tuning,
-            "tasks": {name: asdict(task) | {"ensemble": task.ensemble.to_json()} for name, task in self.tasks.items()},
+            "tasks": {name: _table(task) for name, task in self.tasks.items()},
         }
 
     @classmethod
@@ -172,10 +180,10 @@ class ReaderConfig:
         """Reads the result of `to_json`, in this format or an older one; errors begin with `where`."""
         if not isinstance(table, dict) or "format" not in table or not isinstance(table.get("tasks"), dict):
             raise UserError(f"{where}: not the configuration of a reader; `bertvision study RECIPE` leaves one")
-        if table["format"] not in range(1, FORMAT + 1):
+        if table["format"] not in range(1, NEWEST + 1):
             made = table.get("version", "a newer version")
             raise UserError(
-                f"{where}: format {table['format']} (made by bertvision {made}), this version reads {FORMAT}; upgrade"
+                f"{where}: format {table['format']} (made by bertvision {made}), this version reads {NEWEST}; upgrade"
             )
         if not table["tasks"]:
             raise UserError(f"{where}: tasks: there is none; copy or build the reader again")
@@ -190,6 +198,14 @@ class ReaderConfig:
         except UserError as error:
             raise UserError(f"{error}; copy or build the reader again") from None
         return cls(file.backbone.name, file.backbone.fingerprint, file.tuning, tasks, file.version)
+
+
+def _table(task: TaskConfig) -> dict[str, Any]:
+    """A task as it is written: as in format 4 where that says all."""
+    table = asdict(task) | {"ensemble": task.ensemble.to_json()}
+    if task.windows.pairs == "together":
+        del table["windows"]["pairs"]
+    return table
 
 
 def _upgraded(name: str, task: Any) -> Any:

@@ -146,6 +146,8 @@ class Fitting:
             nbest=self.config.decoding.nbest,
             answer_tokens=self.config.decoding.answer_tokens,
         )
+        if self.config.windows.pairs == "apart":
+            raise UserError("--exits: this reader encodes pairs of texts apart, so that no window leaves; leave it out")
         layers = engine.backbone.layers
         heads = engine.heads[task.name]
         self.end = deepest((heads[key].reads for key in self.config.heads), layers)

@@ -61,6 +61,8 @@ def export(reader: Reader, out: Path, *, int8: bool = False) -> Path:
     """
     if not isinstance(reader.engine, TorchEngine):
         raise UserError('export: this reader is ONNX already; load the one it was made from with engine="torch"')
+    if apart := [name for name, one in reader.config.tasks.items() if one.windows.pairs == "apart"]:
+        raise UserError(f"export: {apart[0]} encodes pairs of texts apart, which a graph cannot; keep torch")
     for module in ("onnx", "onnxscript", "onnxruntime"):
         need(module)
     whole = ReaderModule(reader.engine).eval()

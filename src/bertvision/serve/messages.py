@@ -60,6 +60,22 @@ class Labels(BaseModel):
     labels: list[Labelled]
 
 
+class Entity(BaseModel):
+    """A part of a text with a label."""
+
+    label: str
+    text: str
+    start: int = Field(ge=0, description="Where it begins in the text, in Unicode code points.")
+    end: int = Field(ge=0, description="Where it ends: text[start:end] is the entity.")
+    score: float = Field(ge=0, le=1, description="The probability of the label of its least probable word.")
+
+
+class Entities(BaseModel):
+    """One entry for each text, in order: its entities."""
+
+    entities: list[list[Entity]]
+
+
 class Scores(BaseModel):
     """One score for each pair, in order."""
 

@@ -16,6 +16,7 @@ from bertvision.serve.answers import (
     check_pairs,
     collector_of,
     cut,
+    entities_of,
     pairs_of,
     rank,
     results_of,
@@ -116,6 +117,8 @@ class Reader:
             if why := _difference(first, reader):
                 raise UserError(f"join: {name}: has {why}, so that one pass cannot serve both")
             (task,) = reader.tasks
+            if reader.config.tasks[task].verb == "entities":
+                raise UserError(f"join: {name}: labels the words of single texts; no pass can serve it and others")
             tasks[name], about[name] = reader.config.tasks[task], reader.about[task]
             heads[name] = reader.torch_engine("joining").heads[task]
         engine = TorchEngine(first.torch_engine("joining").backbone, heads, tasks)
@@ -199,6 +202,8 @@ class Reader:
         Windows are those of the spans. Results are as from `answers`, `classify` and `similarity`.
         """
         check_pairs(pairs)
+        if any(config.verb == "entities" for config in self.config.tasks.values()):
+            raise UserError("everything: this reader labels the words of single texts; call entities(texts)")
         results = self._read(pairs, list(self.tasks), Options.of(**options))
         return [dict(zip(results, of_pair)) for of_pair in zip(*results.values())]
 
@@ -226,6 +231,13 @@ class Reader:
         """The score of a pair of texts (or of one text), on the scale it was trained on; a list for lists."""
         return self._one_task("similarity", a, b, task)
 
+    def entities(self, texts: str | Sequence[str], *, task: str | None = None) -> Any:
+        """The entities of a text in order, {"label", "text", "start", "end", "score"}; a list of such for a list.
+
+        text[start:end] is the entity; score is the probability of the label of its least probable word.
+        """
+        return self._one_task("entities", texts, task=task)
+
     def _one_task(
         self, verb: str, a: str | Sequence[str], b: str | Sequence[str] | None = None, task: str | None = None
     ) -> Any:
@@ -251,7 +263,11 @@ class Reader:
         self.read_windows(windows, collectors, progress)
         results: dict[str, list[Any]] = {}
         for name, collector in collectors.items():
-            config, predictions = configs[name], collector.finish()
+            config = configs[name]
+            if config.verb == "entities":
+                results[name] = entities_of(collector, texts)
+                continue
+            predictions = collector.finish()
             if config.verb != "answer":
                 results[name] = results_of(predictions, windows)
                 continue
@@ -295,6 +311,8 @@ class Reader:
 
 def _difference(first: Reader, second: Reader) -> str:
     """Why two readers cannot share an encoder; empty if they can."""
+    if len({task.windows.pairs for reader in (first, second) for task in reader.config.tasks.values()}) > 1:
+        return "pairs encoded apart, or together where the others are not"
     if first.config.fingerprint != second.config.fingerprint:
         return f"another backbone ({second.config.backbone}, not {first.config.backbone})"
     if first.config.tuning != second.config.tuning:

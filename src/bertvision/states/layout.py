@@ -42,7 +42,9 @@ class Selection:
         return f"{self.dtype} states of {spelt(self.reads)} layers and {self.positions} positions"
 
     def lengths(self, windows: Windows) -> NDArray[np.int64]:
-        """(N,) tokens kept of each window."""
+        """(N,) tokens kept of each window; of a pair that is encoded apart one for each text."""
+        if self.positions == "all" and windows.second is not None:
+            return np.full(len(windows), 2, np.int64)
         return windows.lengths if self.positions == "all" else np.ones(len(windows), np.int64)
 
 
@@ -238,7 +240,10 @@ def fingerprints(backbone: Backbone, windows: Windows) -> tuple[str, str, str]:
     """sha256 of the encoder's weights as they are now, of its tokenizer, and of the windows' ids and types; where its
     products are not fp32, the first says so."""
     digest = hashlib.sha256()
-    for array in (windows.ids, windows.types, windows.starts):
+    arrays: list[NDArray] = [windows.ids, windows.types, windows.starts]
+    if windows.second is not None:
+        arrays.append(windows.second)
+    for array in arrays:
         digest.update(f"{array.dtype} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).data)
     tokenizer = hashlib.sha256(backbone.tokenizer.to_str().encode())

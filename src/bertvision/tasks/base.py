@@ -138,7 +138,7 @@ class Task(Protocol):
 
 def single(members: Mapping[str, Judged]) -> dict[str, Any]:
     """{member: predictions} of single heads."""
-    return {name: one.predictions for name, one in members.items() if one.single}
+    return {name: judged.predictions for name, judged in members.items() if judged.single}
 
 
 def gold_of(dataset: Dataset) -> NDArray:
@@ -163,9 +163,9 @@ def agreement(members: Mapping[str, Any], alike: Callable[[Any, Any], float]) ->
     return {"members": list(members), "matrix": [[alike(a, b) for b in members.values()] for a in members.values()]}
 
 
-def same_share(one: NDArray, other: NDArray) -> float:
+def same_share(labels: NDArray, other_labels: NDArray) -> float:
     """The share of examples on which two members say the same."""
-    return float(np.mean(one == other))
+    return float(np.mean(labels == other_labels))
 
 
 # A sort of mistake: why, which examples (Q,), how telling each of them is (Q,). `{right}` and `{wrong}` in the reason
@@ -206,16 +206,16 @@ def error_rows(
     sorts: Sequence[Sort], names: Sequence[str], right: NDArray[np.bool_], entry: Callable[[int], dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """The examples of `take_turns`, each `entry(row)` with the reason `why`. right: (M, Q), by the members `names`."""
-    found = []
+    rows = []
     for row, why in take_turns(sorts):
-        some = {"right": names[int(right[:, row].argmax())], "wrong": names[int(right[:, row].argmin())]}
-        found.append(entry(row) | {"why": why.format(**some)})
-    return found
+        examples = {"right": names[int(right[:, row].argmax())], "wrong": names[int(right[:, row].argmin())]}
+        rows.append(entry(row) | {"why": why.format(**examples)})
+    return rows
 
 
 def error_entry(record: Any, gold: list[str], answers: dict[str, str]) -> dict[str, Any]:
     """An entry of `errors`; of a text, a pair or a sentence, the first stands in the place of the question."""
-    sentence = (" ".join(record.words),) if hasattr(record, "words") else None
-    texts = sentence or getattr(record, "texts", None) or (record.question, record.context)
+    words = (" ".join(record.words),) if hasattr(record, "words") else None
+    texts = words or getattr(record, "texts", None) or (record.question, record.context)
     question, context = (*texts, "")[:2]
     return {"id": record.id, "question": question, "context": context, "gold": gold, "answers": answers}

@@ -56,8 +56,8 @@ def decode(
 
 def _inside(logits: Floats, context_at: Places, context_end: Places) -> tuple[Floats, Floats]:
     """Start and end logits (B, S), -inf outside the context."""
-    place = np.arange(logits.shape[1])
-    inside = (place >= context_at[:, None]) & (place < context_end[:, None])  # (B, S)
+    position = np.arange(logits.shape[1])
+    inside = (position >= context_at[:, None]) & (position < context_end[:, None])  # (B, S)
     start, end = (np.where(inside, logits[..., side], np.float32(NEVER)) for side in (0, 1))
     return start, end
 
@@ -76,9 +76,9 @@ def joint(logits: Floats, context_at: Places, context_end: Places, nbest: int, a
     rows = np.arange(batch)[:, None]
     ends = padded[rows[..., None], starts[..., None] + np.arange(reach)]  # (B, K, reach)
     pairs = (start[rows, starts][..., None] + ends).reshape(batch, -1)  # (B, K * reach)
-    score, place = _largest(pairs, min(nbest, pairs.shape[1]))  # (B, K)
-    first = starts[rows, place // reach]
-    return Candidates(first, first + place % reach, score, logits[:, 0].sum(axis=-1))
+    score, index = _largest(pairs, min(nbest, pairs.shape[1]))  # (B, K)
+    first = starts[rows, index // reach]
+    return Candidates(first, first + index % reach, score, logits[:, 0].sum(axis=-1))
 
 
 def _running_maximum(values: Floats, reach: int) -> Floats:
@@ -97,9 +97,9 @@ def _largest(values: Floats, count: int) -> tuple[Floats, Places]:
     if not below:
         order = np.argsort(-values, axis=1, kind="stable")
         return np.take_along_axis(values, order, axis=1), order
-    places = np.argpartition(values, below, axis=1)[:, below:]
-    best, order = _largest(np.take_along_axis(values, places, axis=1), count)
-    return best, np.take_along_axis(places, order, axis=1)
+    columns = np.argpartition(values, below, axis=1)[:, below:]
+    best, order = _largest(np.take_along_axis(values, columns, axis=1), count)
+    return best, np.take_along_axis(columns, order, axis=1)
 
 
 def independent(logs: Floats, context_at: Places, context_end: Places, nbest: int, answer_tokens: int) -> Candidates:
@@ -110,20 +110,22 @@ def independent(logs: Floats, context_at: Places, context_end: Places, nbest: in
     Candidates and null scores are those of `joint`, with two differences: an answer of this rule is among them whatever
     its length, and where the window says "no answer", its null score is its score, above that of any span.
     """
-    found = joint(logs, context_at, context_end, nbest, answer_tokens)
+    candidates = joint(logs, context_at, context_end, nbest, answer_tokens)
     start, end = _inside(logs, context_at, context_end)
     start[:, 0], end[:, 0] = logs[:, 0, 0], logs[:, 0, 1]
     first, last = start.argmax(axis=1), end.argmax(axis=1)  # (B,)
     answers = (first > 0) & (last > 0) & (first <= last)
     score = start.max(axis=1) + end.max(axis=1)
-    above = np.nextafter(found.score[:, 0], np.float32(np.inf))  # sums of unequal terms may round to equal ones
-    null = np.where(answers, found.null, np.maximum(score, above))
+    above = np.nextafter(candidates.score[:, 0], np.float32(np.inf))  # sums of unequal terms may round to equal ones
+    null = np.where(answers, candidates.null, np.maximum(score, above))
     too_long = (answers & (last - first >= answer_tokens))[:, None]
 
     def led_by(new: NDArray, old: NDArray) -> NDArray:
         return np.where(too_long, np.concatenate([new[:, None], old[:, :-1]], axis=1), old)  # (B, K)
 
-    return Candidates(led_by(first, found.first), led_by(last, found.last), led_by(score, found.score), null)
+    return Candidates(
+        led_by(first, candidates.first), led_by(last, candidates.last), led_by(score, candidates.score), null
+    )
 
 
 RULES = {"joint": joint, "independent": independent}
@@ -140,7 +142,7 @@ class SpanTexts(Sequence[list[str]]):
 
     def __getitem__(self, row: Any) -> Any:
         if isinstance(row, slice):
-            return [self[place] for place in range(len(self))[row]]
+            return [self[index] for index in range(len(self))[row]]
         context = self.records[row].context
         return [context[start:end] for start, end in self.chars[row].tolist()]
 
@@ -201,11 +203,11 @@ class SpanPredictions:
             chars = np.zeros((len(rows), width, 2), np.int64)
             scores = np.full((len(rows), width), -np.inf)
             texts = [[""] * width for _ in rows]
-            for place, row in enumerate(rows.values()):
+            for number, row in enumerate(rows.values()):
                 for rank, entry in enumerate(row["nbest"]):
-                    texts[place][rank] = entry["text"] + ""  # a TypeError unless it is a text
-                    chars[place, rank] = entry["start"], entry["end"]
-                    scores[place, rank] = entry["score"]
+                    texts[number][rank] = entry["text"] + ""  # a TypeError unless it is a text
+                    chars[number, rank] = entry["start"], entry["end"]
+                    scores[number, rank] = entry["score"]
             doubts = np.array([float(row["no_answer_score"]) for row in rows.values()])
         return cls(list(rows), texts, chars, scores, doubts)
 
@@ -252,12 +254,12 @@ class SpanCollector:
             row += len(logits)
         self.waiting = []
         bounds = self.windows.context_at[index], self.windows.context_end[index]
-        found = decode(padded, *bounds, **self.options)
-        width = found.score.shape[1]
-        self.tokens[index, :width, 0] = found.first
-        self.tokens[index, :width, 1] = found.last
-        self.scores[index, :width] = found.score
-        self.nulls[index] = found.null
+        candidates = decode(padded, *bounds, **self.options)
+        width = candidates.score.shape[1]
+        self.tokens[index, :width, 0] = candidates.first
+        self.tokens[index, :width, 1] = candidates.last
+        self.scores[index, :width] = candidates.score
+        self.nulls[index] = candidates.null
 
     def finish(self) -> SpanPredictions:
         """Merges the windows of each question."""
@@ -266,8 +268,8 @@ class SpanCollector:
         window, rank = np.nonzero(np.isfinite(self.scores))
         score = self.scores[window, rank]
         chars = self.windows.span_chars(window, self.tokens[window, rank, 0], self.tokens[window, rank, 1])
-        some = chars[:, 0] < chars[:, 1]  # a token may stand for white space alone, which is no answer
-        score, chars, example = score[some], chars[some], self.windows.example[window[some]]
+        is_text = chars[:, 0] < chars[:, 1]  # a token may stand for white space alone, which is no answer
+        score, chars, example = score[is_text], chars[is_text], self.windows.example[window[is_text]]
 
         order = _best_first(example, score, chars)
         first_seen = np.unique(_numbers(example, chars)[order], return_index=True)[1]
@@ -279,10 +281,10 @@ class SpanCollector:
         example, rank = example[kept], rank[kept]
 
         scores = np.full((questions, self.nbest), -np.inf)
-        places = np.zeros((questions, self.nbest, 2), np.int64)
-        scores[example, rank], places[example, rank] = score[kept], chars[kept]
+        spans = np.zeros((questions, self.nbest, 2), np.int64)
+        scores[example, rank], spans[example, rank] = score[kept], chars[kept]
         ids = [record.id for record in self.records]
-        return SpanPredictions(ids, SpanTexts(self.records, places), places, scores, self._no_answer(scores[:, 0]))
+        return SpanPredictions(ids, SpanTexts(self.records, spans), spans, scores, self._no_answer(scores[:, 0]))
 
     def _no_answer(self, best: NDArray[np.float64]) -> NDArray[np.float64]:
         # The question is unanswerable if every window says so, hence the least null score; under the independent

@@ -57,15 +57,15 @@ class Labels(Task):
         return len(self.labels)
 
     def settle(self, data: DataRecipe, facts: Mapping[str, Any]) -> None:
-        known = facts.get("labels", ())
+        known_labels = facts.get("labels", ())
         if not is_text(data.train):
             self.labels, self.metrics = ANSWERABILITY, ("accuracy", "f1")
         elif task := glue_task(data, "labels"):
             self.labels, self.metrics = task.labels, task.metrics
         else:
-            self.labels = tuple(data.labels or known)
+            self.labels = tuple(data.labels or known_labels)
             last = data.metric or self.metrics[-1]
-            self.metrics = (*(one for one in self.metrics if one != last), last)
+            self.metrics = (*(metric for metric in self.metrics if metric != last), last)
         if data.metric and self.metrics[-1] != data.metric:
             raise UserError(f"data.metric: {data.train} has its own, {self.metrics[-1]} decides; leave it out")
         check_sources(data, self.labels or None)
@@ -78,18 +78,18 @@ class Labels(Task):
         self.settle(data, self.facts())
         if not is_text(data.train):
             return {
-                split: self._questions(*each, tokenizer, data, seed if split == "train" else None)
-                for split, each in article_sets(data, seed).items()
+                split: self._questions(*examples, tokenizer, data, seed if split == "train" else None)
+                for split, examples in article_sets(data, seed).items()
             }
         train = read_examples(data.train, data)
         self.labels = self.labels or found_labels(train.examples)
         sets = example_sets(data, train, label_numbers(train.examples, self.labels), seed)
         tune = sets["tune"]
-        found = {example.target for example in tune.examples}
-        if len(found) == 1:
-            note = f"{tune.source}: all are {found.pop()!r}, so little can be chosen on them; take more for data.tune"
+        labels = {example.target for example in tune.examples}
+        if len(labels) == 1:
+            note = f"{tune.source}: all are {labels.pop()!r}, so little can be chosen on them; take more for data.tune"
             sets["tune"] = tune._replace(notes=(*tune.notes, note))
-        return {split: self._texts(each, tokenizer, data) for split, each in sets.items()}
+        return {split: self._texts(examples, tokenizer, data) for split, examples in sets.items()}
 
     def dataset(self, source: str, tokenizer: Tokenizer, data: DataRecipe, labelled: bool = True) -> Dataset:
         check_fits(source, data, self.labels, labelled=labelled)
@@ -97,19 +97,20 @@ class Labels(Task):
             return self._texts(read_examples(source, data, labelled), tokenizer, data)
         return self._questions(source, load_articles(source), tokenizer, data)
 
-    def _texts(self, found: Examples, tokenizer: Tokenizer, data: DataRecipe) -> Dataset:
-        gold = label_numbers(found.examples, self.labels)
-        windows = make_text_windows(tokenizer, [each.texts for each in found.examples], gold, data.max_length)
-        return Dataset(found.source, [], found.examples, windows, gold, found.notes)
+    def _texts(self, read: Examples, tokenizer: Tokenizer, data: DataRecipe) -> Dataset:
+        gold = label_numbers(read.examples, self.labels)
+        texts, apart = [example.texts for example in read.examples], data.pairs == "apart"
+        windows = make_text_windows(tokenizer, texts, gold, data.max_length, apart)
+        return Dataset(read.source, [], read.examples, windows, gold, read.notes)
 
     def _questions(
         self, source: str, articles: list[dict], tokenizer: Tokenizer, data: DataRecipe, part_seed: int | None = None
     ) -> Dataset:
         """Questions with the label of each window: does it hold the answer? Where it does not, its target is [CLS]."""
-        found = Spans().from_articles(source, articles, tokenizer, data, part_seed)
-        windows = found.windows.with_targets((found.windows.targets[:, 0] == 0).astype(np.int64))
-        gold = np.array([not record.has_answer for record in found.records], dtype=np.int64)
-        return Dataset(source, articles, found.records, windows, gold)
+        questions = Spans().from_articles(source, articles, tokenizer, data, part_seed)
+        windows = questions.windows.with_targets((questions.windows.targets[:, 0] == 0).astype(np.int64))
+        gold = np.array([not record.has_answer for record in questions.records], dtype=np.int64)
+        return Dataset(source, articles, questions.records, windows, gold)
 
     def loss(self, logits: "Tensor", batch: Batch) -> "Tensor":
         """Cross-entropy."""
@@ -126,33 +127,33 @@ class Labels(Task):
     def scores(self, predictions: "LabelPredictions", dataset: Dataset, threshold: float) -> dict[str, Any]:
         """The metrics in percent, `total`, and a `note` where a score says less than it seems."""
         gold, points = gold_of(dataset), self.points(predictions, dataset, threshold)
-        found: dict[str, Any] = {name: metric(points.values) for name, metric in points.metrics.items()}
-        found["total"] = len(gold)
-        said, there = np.unique(predictions.chosen), np.unique(gold)
-        if len(said) == 1:
-            right = np.mean(gold == said[0])
-            found["note"] = f"always says {predictions.labels[said[0]]!r}, which is right for {right:.1%}"
-        elif len(there) == 1:
-            label = predictions.labels[there[0]]
-            found["note"] = f"every example is {label!r}: a correlation has no meaning and is 0"
-        return found
+        scores: dict[str, Any] = {name: metric(points.values) for name, metric in points.metrics.items()}
+        scores["total"] = len(gold)
+        predicted, present = np.unique(predictions.chosen), np.unique(gold)
+        if len(predicted) == 1:
+            right = np.mean(gold == predicted[0])
+            scores["note"] = f"always says {predictions.labels[predicted[0]]!r}, which is right for {right:.1%}"
+        elif len(present) == 1:
+            label = predictions.labels[present[0]]
+            scores["note"] = f"every example is {label!r}: a correlation has no meaning and is 0"
+        return scores
 
     def points(self, predictions: "LabelPredictions", dataset: Dataset, threshold: float) -> Points:
         """values: (Q, 3) gold label, predicted label, whether they are the same."""
         gold, chosen, classes = gold_of(dataset), predictions.chosen, len(predictions.labels)
-        known: dict[str, Callable[[NDArray[np.float64]], float]] = {
+        functions: dict[str, Callable[[NDArray[np.float64]], float]] = {
             "accuracy": Mean(2),
             "f1": lambda rows: metrics.f1(rows[:, 0], rows[:, 1], classes),
             "matthews": lambda rows: metrics.matthews(rows[:, 0], rows[:, 1], classes),
         }
         values = np.stack([gold, chosen, gold == chosen], axis=1).astype(np.float64)
-        return Points(values, {name: known[name] for name in self.metrics})
+        return Points(values, {name: functions[name] for name in self.metrics})
 
     def analyse(self, dataset: Dataset, members: Mapping[str, Judged]) -> dict[str, Any]:
         gold, singles = gold_of(dataset), single(members)
         return {
-            "members": {name: describe(gold, one.predictions) for name, one in members.items()},
-            "agreement": agreement({name: one.chosen for name, one in singles.items()}, same_share),
+            "members": {name: describe(gold, judged.predictions) for name, judged in members.items()},
+            "agreement": agreement({name: predictions.chosen for name, predictions in singles.items()}, same_share),
             "errors": mistakes(dataset.records, gold, singles),
         }
 
@@ -163,9 +164,9 @@ class Labels(Task):
             return {}
         most = int(np.bincount(gold, minlength=len(self.labels)).argmax())
         ids = [record.id for record in dataset.records]
-        says = LabelPredictions(ids, self.labels, np.tile(np.eye(len(self.labels))[most], (len(ids), 1)))
-        found = self.scores(says, dataset, 0.0)
-        return {"says": self.labels[most], **{metric: found[metric] for metric in self.metrics}}
+        constant = LabelPredictions(ids, self.labels, np.tile(np.eye(len(self.labels))[most], (len(ids), 1)))
+        scores = self.scores(constant, dataset, 0.0)
+        return {"says": self.labels[most], **{metric: scores[metric] for metric in self.metrics}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,15 +189,18 @@ class LabelPredictions:
     def to_json(self) -> dict[str, Any]:
         """{id: {label, probabilities: {label: probability}}}"""
         shares = (dict(zip(self.labels, row)) for row in np.round(self.probabilities, 6).tolist())
-        return {key: {"label": label, "probabilities": p} for key, label, p in zip(self.ids, self.values(), shares)}
+        return {
+            key: {"label": label, "probabilities": probabilities}
+            for key, label, probabilities in zip(self.ids, self.values(), shares)
+        }
 
     @classmethod
     def from_json(cls, rows: Mapping[str, Any], where: str = "predictions") -> "LabelPredictions":
         """Reads the result of `to_json`."""
         with reading_predictions(where):
             labels = tuple(next(iter(rows.values()))["probabilities"]) if rows else ()
-            found = [[float(row["probabilities"][label]) for label in labels] for row in rows.values()]
-        return cls(list(rows), labels, np.array(found).reshape(len(rows), len(labels)))
+            probabilities = [[float(row["probabilities"][label]) for label in labels] for row in rows.values()]
+        return cls(list(rows), labels, np.array(probabilities).reshape(len(rows), len(labels)))
 
 
 class LabelCollector:
@@ -211,8 +215,8 @@ class LabelCollector:
         self.probabilities = np.zeros((len(windows), len(labels)))
 
     def add(self, index: NDArray[np.int64], logits: Any) -> None:
-        above = array_of(logits).astype(np.float64)
-        weights = np.exp(above - above.max(axis=1, keepdims=True))
+        scores = array_of(logits).astype(np.float64)
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
         self.probabilities[index] = weights / weights.sum(axis=1, keepdims=True)
 
     def finish(self) -> LabelPredictions:
@@ -229,31 +233,31 @@ def describe(gold: NDArray, predictions: LabelPredictions) -> dict[str, Any]:
     chosen: NDArray = predictions.chosen
     curve = reliability(predictions.probabilities.max(axis=1), chosen == gold)
     counts = metrics.confusion(gold, chosen, len(predictions.labels)).astype(int)
-    found: dict[str, Any] = {
+    description: dict[str, Any] = {
         "accuracy": metrics.accuracy(gold, chosen),
         "confusion": {"labels": list(predictions.labels), "matrix": counts.tolist()},
         "reliability": curve,
         "calibration_error": calibration_error(curve),
     }
     if len(predictions.labels) == 2:
-        found["auroc"] = auroc(predictions.probabilities[:, 1], gold == 1)
-    return found
+        description["auroc"] = auroc(predictions.probabilities[:, 1], gold == 1)
+    return description
 
 
 def mistakes(records: Sequence[Any], gold: NDArray, members: Mapping[str, LabelPredictions]) -> list[dict[str, Any]]:
     """Examples that some member gets wrong, taken in turn from each sort of mistake."""
     labels = next(iter(members.values())).labels
-    right = np.array([one.chosen == gold for one in members.values()])  # (M, Q)
-    sure = np.array([one.probabilities.max(axis=1) for one in members.values()]).min(axis=0)
+    right = np.array([predictions.chosen == gold for predictions in members.values()])  # (M, Q)
+    sure = np.array([predictions.probabilities.max(axis=1) for predictions in members.values()]).min(axis=0)
     wrong = ~right.any(axis=0)
     sorts: list[Sort] = [
         ("all members are wrong, and sure", wrong, sure),
         ("all members are wrong, and unsure", wrong, -sure),
     ]
-    said = {name: one.values() for name, one in members.items()}
+    predicted_labels = {name: predictions.values() for name, predictions in members.items()}
 
     def entry(row: int) -> dict[str, Any]:
-        answers = {name: values[row] for name, values in said.items()}
+        answers = {name: values[row] for name, values in predicted_labels.items()}
         return error_entry(records[row], [labels[gold[row]]], answers)
 
     return error_rows(sorts + disputes(right, sure), list(members), right, entry)

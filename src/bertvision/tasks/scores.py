@@ -88,17 +88,18 @@ class Score(Task):
             self.scale = Scale(float(values.min()), float(values.max()))
         ranks = values.argsort(kind="stable").argsort(kind="stable")
         sets = example_sets(data, train, ranks * SPREAD // len(values), seed)
-        return {split: self._texts(each, tokenizer, data) for split, each in sets.items()}
+        return {split: self._texts(examples, tokenizer, data) for split, examples in sets.items()}
 
     def dataset(self, source: str, tokenizer: Tokenizer, data: DataRecipe, labelled: bool = True) -> Dataset:
         check_fits(source, data, (), labelled=labelled)
         return self._texts(read_examples(source, data, labelled), tokenizer, data)
 
-    def _texts(self, found: Examples, tokenizer: Tokenizer, data: DataRecipe) -> Dataset:
-        gold = score_numbers(found.examples)
+    def _texts(self, read: Examples, tokenizer: Tokenizer, data: DataRecipe) -> Dataset:
+        gold = score_numbers(read.examples)
         targets = self._scale.to_unit(gold).astype(np.float32)
-        windows = make_text_windows(tokenizer, [each.texts for each in found.examples], targets, data.max_length)
-        return Dataset(found.source, [], found.examples, windows, gold, found.notes)
+        texts, apart = [example.texts for example in read.examples], data.pairs == "apart"
+        windows = make_text_windows(tokenizer, texts, targets, data.max_length, apart)
+        return Dataset(read.source, [], read.examples, windows, gold, read.notes)
 
     @property
     def _scale(self) -> Scale:
@@ -129,13 +130,13 @@ class Score(Task):
     def scores(self, predictions: "ScorePredictions", dataset: Dataset, threshold: float) -> dict[str, Any]:
         """The metrics in percent, `total`, and a `note` where a correlation has no meaning."""
         points = self.points(predictions, dataset, threshold)
-        found: dict[str, Any] = {name: metric(points.values) for name, metric in points.metrics.items()}
+        scores: dict[str, Any] = {name: metric(points.values) for name, metric in points.metrics.items()}
         sides = zip(("gold", "predicted"), points.values.T)
-        constant = [what for what, side in sides if metrics.is_constant(side)]
+        constant = [side_ for side_, values in sides if metrics.is_constant(values)]
         if constant:
             all_same = f"all {' and all '.join(constant)} scores are the same"
-            found["note"] = f"{all_same}: a correlation has no meaning and is 0"
-        return found | {"total": len(points.values)}
+            scores["note"] = f"{all_same}: a correlation has no meaning and is 0"
+        return scores | {"total": len(points.values)}
 
     def points(self, predictions: "ScorePredictions", dataset: Dataset, threshold: float) -> Points:
         """values: (Q, 2) gold and predicted score."""
@@ -144,16 +145,16 @@ class Score(Task):
 
     def analyse(self, dataset: Dataset, members: Mapping[str, Judged]) -> dict[str, Any]:
         gold, singles = gold_of(dataset), single(members)
-        numbers = {name: one.numbers for name, one in singles.items()}
+        numbers = {name: predictions.numbers for name, predictions in singles.items()}
         return {
-            "members": {name: describe(gold, one.predictions) for name, one in members.items()},
-            "agreement": agreement(numbers, lambda one, other: metrics.pearson(one, other) / 100),
+            "members": {name: describe(gold, judged.predictions) for name, judged in members.items()},
+            "agreement": agreement(numbers, lambda numbers, others: metrics.pearson(numbers, others) / 100),
             "errors": mistakes(dataset.records, gold, singles),
         }
 
 
 def _of_columns(metric: Callable[..., float]) -> Callable[[NDArray[np.float64]], float]:
-    return lambda chosen: metric(chosen[:, 0], chosen[:, 1])
+    return lambda rows: metric(rows[:, 0], rows[:, 1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,13 +196,13 @@ class ScoreCollector:
 def describe(gold: NDArray, predictions: ScorePredictions) -> dict[str, Any]:
     """Of one member: both correlations (percent), the mean absolute error and the mean error."""
     off = predictions.numbers - gold
-    found = {name: metric(gold, predictions.numbers) for name, metric in KNOWN.items()}
-    return found | {"absolute_error": float(np.abs(off).mean()), "bias": float(off.mean())}
+    correlations = {name: metric(gold, predictions.numbers) for name, metric in KNOWN.items()}
+    return correlations | {"absolute_error": float(np.abs(off).mean()), "bias": float(off.mean())}
 
 
 def mistakes(records: Sequence[Any], gold: NDArray, members: Mapping[str, ScorePredictions]) -> list[dict[str, Any]]:
     """Examples on which all members are farthest off, and those on which they differ most."""
-    off = np.array([one.numbers - gold for one in members.values()])  # (M, Q)
+    off = np.array([predictions.numbers - gold for predictions in members.values()])  # (M, Q)
     sorts: list[Sort] = [
         ("all members score it far too high", (off > 0).all(axis=0), off.min(axis=0)),
         ("all members score it far too low", (off < 0).all(axis=0), -off.max(axis=0)),
@@ -211,7 +212,7 @@ def mistakes(records: Sequence[Any], gold: NDArray, members: Mapping[str, ScoreP
         sorts.append(("members differ most", apart > 0, apart))
 
     def entry(row: int) -> dict[str, Any]:
-        answers = {name: f"{one.numbers[row]:.2f}" for name, one in members.items()}
+        answers = {name: f"{predictions.numbers[row]:.2f}" for name, predictions in members.items()}
         return error_entry(records[row], [f"{gold[row]:g}"], answers)
 
     return error_rows(sorts, list(members), off == 0, entry)

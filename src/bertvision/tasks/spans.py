@@ -69,10 +69,10 @@ class Spans(Task):
         self, source: str, articles: list[dict], tokenizer: Tokenizer, data: DataRecipe, part_seed: int | None = None
     ) -> Dataset:
         """Articles as a data set; with a seed, only the recipe's share of its questions."""
-        found = records(articles)
+        questions = records(articles)
         if part_seed is not None:
-            found = [found[i] for i in training_part(len(found), data, part_seed)]
-        return Dataset(source, articles, found, make_windows(tokenizer, found, data.max_length, data.overlap))
+            questions = [questions[i] for i in training_part(len(questions), data, part_seed)]
+        return Dataset(source, articles, questions, make_windows(tokenizer, questions, data.max_length, data.overlap))
 
     def loss(self, logits: "Tensor", batch: Batch) -> "Tensor":
         """Mean of the cross-entropies of start and end over the real tokens."""
@@ -114,21 +114,21 @@ class Spans(Task):
 
     def scores(self, predictions: SpanPredictions, dataset: Dataset, threshold: float) -> dict[str, Any]:
         """Official scores at a threshold, and F1 of the answerable questions with "no answer" switched off."""
-        found = score(dataset.articles, predictions.answers(threshold))
+        scores = score(dataset.articles, predictions.answers(threshold))
         spans = score(dataset.articles, predictions.best())
-        return found | ({"HasAns_spans_f1": spans["HasAns_f1"]} if "HasAns_f1" in spans else {})
+        return scores | ({"HasAns_spans_f1": spans["HasAns_f1"]} if "HasAns_f1" in spans else {})
 
     def points(self, predictions: SpanPredictions, dataset: Dataset, threshold: float) -> Points:
         """values: (Q, 5) exact, F1, F1 with "no answer" switched off, has an answer, has none."""
-        found = question_scores(dataset.articles, predictions.answers(threshold))
+        scores = question_scores(dataset.articles, predictions.answers(threshold))
         spans = question_scores(dataset.articles, predictions.best())
         has = answerable(dataset.articles)
-        rows = [(*pair, spans[key][1], has[key], not has[key]) for key, pair in found.items()]
+        rows = [(*exact_and_f1, spans[key][1], has[key], not has[key]) for key, exact_and_f1 in scores.items()]
         return Points(np.array(rows, dtype=np.float64), POINTS)
 
     def analyse(self, dataset: Dataset, members: Mapping[str, Judged]) -> dict[str, Any]:
         records = dataset.records
-        verdicts = {name: judge(records, one.predictions, one.threshold) for name, one in members.items()}
+        verdicts = {name: judge(records, judged.predictions, judged.threshold) for name, judged in members.items()}
         singles = {name: verdict for name, verdict in verdicts.items() if members[name].single}
         tokens = np.zeros(len(records), np.int64)
         np.maximum.at(tokens, dataset.windows.example, dataset.windows.lengths)
@@ -137,14 +137,14 @@ class Spans(Task):
                 name: describe(records, tokens, verdict, {other: singles[other] for other in singles if other != name})
                 for name, verdict in verdicts.items()
             },
-            "agreement": agreement(coded({name: one.answers for name, one in singles.items()}), same_share),
+            "agreement": agreement(coded({name: verdict.answers for name, verdict in singles.items()}), same_share),
             "errors": mistakes(records, singles),
         }
 
     def constant(self, dataset: Dataset) -> dict[str, Any]:
         """Always "no answer"."""
-        found = score(dataset.articles, dict.fromkeys((record.id for record in dataset.records), ""))
-        return {"says": "no answer", **{metric: found[metric] for metric in self.metrics}}
+        scores = score(dataset.articles, dict.fromkeys((record.id for record in dataset.records), ""))
+        return {"says": "no answer", **{metric: scores[metric] for metric in self.metrics}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,18 +167,20 @@ class Verdict:
 
 def judge(records: Sequence[Record], predictions: SpanPredictions, threshold: float) -> Verdict:
     """The verdict on predictions for `records` (by id)."""
-    place = {key: row for row, key in enumerate(predictions.ids)}
-    rows = [place[record.id] for record in records]
+    row_of = {id_: row for row, id_ in enumerate(predictions.ids)}
+    rows = [row_of[record.id] for record in records]
     golds = [_golds(record) for record in records]
     doubt = predictions.no_answer[rows] - threshold
-    texts = [predictions.texts[row] for row in rows]
-    ranked = [two_best(text, predictions.scores[row], above) for text, row, above in zip(texts, rows, doubt.tolist())]
+    candidates = [predictions.texts[row] for row in rows]
+    ranked = [
+        two_best(text, predictions.scores[row], above) for text, row, above in zip(candidates, rows, doubt.tolist())
+    ]
     answers = [first for first, _ in ranked]
     return Verdict(
         answers,
         np.array([normalize(text) in gold for gold, text in zip(golds, answers)], bool),
         np.array([_f1(gold, text) for gold, text in zip(golds, answers)], np.float64),
-        np.array([_f1(gold, text[0]) for gold, text in zip(golds, texts)], np.float64),
+        np.array([_f1(gold, text[0]) for gold, text in zip(golds, candidates)], np.float64),
         np.array([normalize(second) in gold for gold, (_, second) in zip(golds, ranked)], bool),
         predictions.no_answer[rows],
         doubt,
@@ -193,8 +195,8 @@ def two_best(texts: Sequence[str], scores: Sequence[float], doubt: float) -> tup
     """
     spans = [(float(score), text) for text, score in zip(texts, scores) if np.isfinite(score)]
     null = (spans[0][0] if spans else 0.0) + doubt
-    at = 0 if doubt > 0 else max(1, sum(score > null for score, _ in spans))  # the null's place among them
-    first, *others = [text for _, text in spans[:at]] + [""] + [text for _, text in spans[at:]]
+    rank = 0 if doubt > 0 else max(1, sum(score > null for score, _ in spans))  # the null's place among them
+    first, *others = [text for _, text in spans[:rank]] + [""] + [text for _, text in spans[rank:]]
     return first, next((text for text in others if normalize(text) != normalize(first)), "")
 
 
@@ -214,7 +216,7 @@ def describe(
     words = np.array([len(record.context.split()) for record in records], np.int64)
     empty = np.array([not text for text in verdict.answers], bool)
     curve = reliability(null_probability(verdict.no_answer), ~has)
-    asked = [question_word(record.question) for record in records]
+    question_words = [question_word(record.question) for record in records]
     lengths = [answer_length(len(record.answers[0].split()) if record.answers else 0) for record in records]
     return {
         "has_answer": _share(verdict.exact[has]),
@@ -231,7 +233,7 @@ def describe(
             "member": _counted(verdict.exact & ~backbone.exact, tokens),
             "backbone": _counted(backbone.exact & wrong, tokens),
         },
-        "by_question_word": sorted(by_group(asked, verdict.f1), key=lambda row: -row["questions"]),
+        "by_question_word": sorted(by_group(question_words, verdict.f1), key=lambda row: -row["questions"]),
         "by_answer_length": by_group(lengths, verdict.f1),
         "by_context_length": by_group(context_lengths(words), verdict.f1),
         "reliability": curve,
@@ -264,21 +266,21 @@ def answer_length(words: int) -> str:
 def context_lengths(words: NDArray[np.int64]) -> list[str]:
     """The group of each context by its words: about a quarter of the questions each."""
     edges = np.unique(np.percentile(words, [25, 50, 75]))
-    where = np.searchsorted(edges, words, side="left")  # a length at a cut belongs below it
+    group = np.searchsorted(edges, words, side="left")  # a length at a cut belongs below it
     names = {}
-    for number in np.unique(where).tolist():
-        inside = words[where == number]
+    for group_number in np.unique(group).tolist():
+        inside = words[group == group_number]
         low, high = int(inside.min()), int(inside.max())
-        names[number] = f"{low}–{high} words" if low < high else f"{low} words"
-    return [names[number] for number in where.tolist()]
+        names[group_number] = f"{low}–{high} words" if low < high else f"{low} words"
+    return [names[group_number] for group_number in group.tolist()]
 
 
 def coded(answers: Mapping[str, Sequence[str]]) -> dict[str, NDArray[np.int64]]:
     """Answers as numbers that are equal where normalised answers are, (Q,) per member."""
     numbers: dict[str, int] = {}
     return {
-        name: np.array([numbers.setdefault(normalize(text), len(numbers)) for text in own], np.int64)
-        for name, own in answers.items()
+        name: np.array([numbers.setdefault(normalize(text), len(numbers)) for text in texts], np.int64)
+        for name, texts in answers.items()
     }
 
 
@@ -299,15 +301,15 @@ def mistakes(records: Sequence[Record], verdicts: Mapping[str, Verdict]) -> list
 def sorts_of_mistake(records: Sequence[Record], verdicts: Mapping[str, Verdict]) -> list[Sort]:
     """The sorts, with the questions that belong to each and a number by which they are put in order."""
     has = np.array([record.has_answer for record in records], bool)
-    everyone = verdicts.values()
-    right = np.array([verdict.exact for verdict in everyone])  # (M, Q)
-    doubt = np.array([verdict.doubt for verdict in everyone])
-    f1s = np.array([verdict.f1 for verdict in everyone])
-    spans = np.array([verdict.spans_f1 for verdict in everyone])
-    said = np.array([[bool(text) for text in verdict.answers] for verdict in everyone])
+    members = verdicts.values()
+    right = np.array([verdict.exact for verdict in members])  # (M, Q)
+    doubt = np.array([verdict.doubt for verdict in members])
+    f1s = np.array([verdict.f1 for verdict in members])
+    spans = np.array([verdict.spans_f1 for verdict in members])
+    gives_answer = np.array([[bool(text) for text in verdict.answers] for verdict in members])
     wrong, certain = ~right.any(axis=0), np.abs(doubt).min(axis=0)
-    answered, silent = wrong & said.all(axis=0), wrong & has & ~said.any(axis=0)
-    alike = np.ptp([*coded({name: one.answers for name, one in verdicts.items()}).values()], axis=0) == 0
+    answered, silent = wrong & gives_answer.all(axis=0), wrong & has & ~gives_answer.any(axis=0)
+    alike = np.ptp([*coded({name: verdict.answers for name, verdict in verdicts.items()}).values()], axis=0) == 0
     held_back = silent & (spans.min(axis=0) == 1)
     sorts: list[Sort] = [
         ("there is no answer, yet all members give one, and are sure", answered & ~has, certain),

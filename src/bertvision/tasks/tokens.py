@@ -2,13 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from bertvision.data.batches import Batch
 from bertvision.data.conll import SUFFIXES, Sentence, is_conll, load_conll
@@ -18,7 +16,6 @@ from bertvision.data.windows import Frame, Windows
 from bertvision.errors import UserError, no_panic
 from bertvision.evaluate import metrics
 from bertvision.evaluate.bootstrap import Points
-from bertvision.heads import Reduce
 from bertvision.recipe import DataRecipe, EvaluateRecipe
 from bertvision.tasks.base import (
     Dataset,
@@ -32,6 +29,12 @@ from bertvision.tasks.base import (
     same_share,
     single,
 )
+from bertvision.tasks.decode import array_of
+
+if TYPE_CHECKING:  # an exported reader labels words without torch
+    from torch import Tensor
+
+    from bertvision.heads import Reduce
 
 OUTSIDE = "O"
 NONE = -100  # the target of a token that carries no label
@@ -42,7 +45,8 @@ class Tokens(Task):
     """A label for every word of a sentence: one logit per label and token. F1 counts whole entities."""
 
     name: ClassVar[str] = "tokens"
-    reduce: ClassVar[Reduce] = "none"
+    reduce: ClassVar["Reduce"] = "none"
+    served: ClassVar[bool] = True
     metrics: tuple[str, ...] = ("precision", "recall", "f1")
 
     def __init__(self, labels: Sequence[str] = ()) -> None:
@@ -94,8 +98,10 @@ class Tokens(Task):
         notes = [f"{source}: has {', '.join(unknown)}, which the training data have not"] if unknown else []
         return Dataset(source, [], sentences, windows, None, tuple(notes))
 
-    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+    def loss(self, logits: "Tensor", batch: Batch) -> "Tensor":
         """Mean cross-entropy over the words of the batch."""
+        from torch.nn.functional import cross_entropy
+
         targets = batch.targets[:, : logits.shape[1], 0].long()  # (B, S)
         total = cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=NONE, reduction="sum")
         return total / (targets != NONE).sum().clamp(min=1)
@@ -109,22 +115,27 @@ class Tokens(Task):
     def scores(self, predictions: "TokenPredictions", dataset: Dataset, threshold: float) -> dict[str, Any]:
         """Precision, recall and F1 of entities, the share of words with the right label, and counts."""
         points = self.points(predictions, dataset, threshold)
-        found: dict[str, Any] = {name: metric(points.values) for name, metric in points.metrics.items()}
+        scores: dict[str, Any] = {name: metric(points.values) for name, metric in points.metrics.items()}
         pairs = zip(dataset.records, predictions.labels)
-        right = [gold == said for record, own in pairs for gold, said in zip(record.labels, own)]
-        return found | {"accuracy": 100.0 * float(np.mean(right)), "total": len(dataset.records), "words": len(right)}
+        right = [gold == predicted for record, labels in pairs for gold, predicted in zip(record.labels, labels)]
+        return scores | {"accuracy": 100.0 * float(np.mean(right)), "total": len(dataset.records), "words": len(right)}
 
     def points(self, predictions: "TokenPredictions", dataset: Dataset, threshold: float) -> Points:
         """values: (Q, 3) entities of each sentence that are right, predicted, and there."""
-        pairs = [(entities(record.labels), entities(own)) for record, own in zip(dataset.records, predictions.labels)]
-        values = np.array([(len(gold & said), len(said), len(gold)) for gold, said in pairs], np.float64)
+        pairs = [
+            (entities(record.labels), entities(labels)) for record, labels in zip(dataset.records, predictions.labels)
+        ]
+        values = np.array([(len(gold & predicted), len(predicted), len(gold)) for gold, predicted in pairs], np.float64)
         return Points(values.reshape(-1, 3), {"precision": precision, "recall": recall, "f1": f1})
 
     def analyse(self, dataset: Dataset, members: Mapping[str, Judged]) -> dict[str, Any]:
         singles = single(members)
-        words = {name: np.array([label for own in one.labels for label in own]) for name, one in singles.items()}
+        words = {
+            name: np.array([label for labels in predictions.labels for label in labels])
+            for name, predictions in singles.items()
+        }
         return {
-            "members": {name: self._describe(one.predictions, dataset) for name, one in members.items()},
+            "members": {name: self._describe(judged.predictions, dataset) for name, judged in members.items()},
             "agreement": agreement(words, same_share),
             "errors": mistakes(dataset.records, singles),
         }
@@ -132,13 +143,23 @@ class Tokens(Task):
     def _describe(self, predictions: "TokenPredictions", dataset: Dataset) -> dict[str, Any]:
         """Of one member: the scores, the confusion of labels, and F1 of each type of entity."""
         numbers = {label: number for number, label in enumerate(self.labels)}
-        pairs = [(record.labels, own) for record, own in zip(dataset.records, predictions.labels)]
-        gold, own = (np.array([numbers.get(one, 0) for pair in pairs for one in pair[side]]) for side in (0, 1))
-        counts = metrics.confusion(gold, own, len(self.labels)).astype(int)
+        pairs = [(record.labels, predicted) for record, predicted in zip(dataset.records, predictions.labels)]
+        gold, predicted = (
+            np.array([numbers.get(label, 0) for pair in pairs for label in pair[side]]) for side in (0, 1)
+        )
+        counts = metrics.confusion(gold, predicted, len(self.labels)).astype(int)
         by_type = []
         for kind in sorted({label[2:] for label in self.labels if label != OUTSIDE}):
-            both = [[{one for one in entities(side) if one[0] == kind} for side in pair] for pair in pairs]
-            values = np.array([(len(gold & said), len(said), len(gold)) for gold, said in both], np.float64)
+            found_entities = [
+                [{entity for entity in entities(side) if entity[0] == kind} for side in pair] for pair in pairs
+            ]
+            values = np.array(
+                [
+                    (len(gold & predicted_entities), len(predicted_entities), len(gold))
+                    for gold, predicted_entities in found_entities
+                ],
+                np.float64,
+            )
             by_type.append({"group": kind, "questions": int(values[:, 2].sum()), "f1": f1(values)})
         confusion = {"labels": list(self.labels), "matrix": counts.tolist()}
         return self.scores(predictions, dataset, 0.0) | {"confusion": confusion, "by_type": by_type}
@@ -163,21 +184,28 @@ class TokenPredictions:
 
 
 class TokenCollector:
-    """Takes logits (B, S, C) of windows in any order; a word has the likeliest label of its first token."""
+    """Takes logits (B, S, C) of windows in any order; a word has the likeliest label of its first token.
+
+    labels, probabilities: of every word of every sentence.
+    """
 
     def __init__(self, sentences: Sequence[Sentence], windows: Windows, labels: tuple[str, ...]) -> None:
         self.sentences, self.windows, self.names = sentences, windows, np.array(labels, object)
         self.labels = [np.full(len(sentence.words), OUTSIDE, object) for sentence in sentences]
+        self.probabilities = [np.ones(len(sentence.words)) for sentence in sentences]
 
-    def add(self, index: NDArray[np.int64], logits: Tensor) -> None:
-        chosen = logits.argmax(dim=-1).cpu().numpy()  # (B, S)
-        for window, row in zip(index, chosen):
-            word = self.windows.targets[window, : len(row), 1]
-            place = np.flatnonzero(word != NONE)
-            self.labels[self.windows.example[window]][word[place]] = self.names[row[place]]
+    def add(self, index: NDArray[np.int64], logits: Any) -> None:
+        for window, rows in zip(index, array_of(logits)):
+            words = self.windows.targets[window, : len(rows), 1]
+            tokens = np.flatnonzero(words != NONE)  # the first token of each word
+            word_logits = rows[tokens].astype(np.float64)  # (words, C)
+            best, sentence = word_logits.argmax(axis=1), self.windows.example[window]
+            weights = np.exp(word_logits - word_logits.max(axis=1, keepdims=True))
+            self.labels[sentence][words[tokens]] = self.names[best]
+            self.probabilities[sentence][words[tokens]] = 1 / weights.sum(axis=1)
 
     def finish(self) -> TokenPredictions:
-        return TokenPredictions([sentence.id for sentence in self.sentences], [tuple(own) for own in self.labels])
+        return TokenPredictions([sentence.id for sentence in self.sentences], [tuple(labels) for labels in self.labels])
 
 
 def make_windows(
@@ -195,49 +223,47 @@ def make_windows(
     numbers = {label: number for number, label in enumerate(labels)}
     tokens, targets, example = [], [], []
     with no_panic("the encoder's tokenizer"):
-        encoded = tokenizer.encode_batch([" ".join(one.words) for one in sentences], add_special_tokens=False)
-    for number, (sentence, item) in enumerate(zip(sentences, encoded)):
-        ids, carried = np.array(item.ids, np.int32), np.full((len(item.ids), 2), NONE, np.int32)
-        word, first = np.unique(_words(sentence, item.offsets), return_index=True)
-        carried[first] = [(numbers.get(sentence.labels[one], 0), one) for one in word.tolist()]
+        texts = [" ".join(sentence.words) for sentence in sentences]
+        encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
+    for number, (sentence, encoding) in enumerate(zip(sentences, encodings)):
+        ids, token_targets = np.array(encoding.ids, np.int32), _token_targets(sentence, encoding.offsets, numbers)
         for begin in range(0, max(1, len(ids) - overlap), room - overlap):
             end = begin + room
-            own = carried[begin:end].copy()
-            own[: overlap // 2 if begin else 0] = NONE
-            own[room - overlap + overlap // 2 if end < len(ids) else room :] = NONE
+            window_targets = token_targets[begin:end].copy()
+            window_targets[: overlap // 2 if begin else 0] = NONE
+            window_targets[room - overlap + overlap // 2 if end < len(ids) else room :] = NONE
             tokens.append(ids[begin:end])
-            targets.append(own)
+            targets.append(window_targets)
             example.append(number)
-    lengths = np.array([len(ids) for ids in tokens], np.int64)
-    padded = np.full((len(tokens), frame.size + lengths.max(initial=0), 2), NONE, np.int32)
-    at = len(frame.prefix)
-    for row, own in zip(padded, targets):
-        row[at : at + len(own)] = own
+    lengths = np.array([frame.size + len(ids) for ids in tokens], np.int64)
+    padded = np.full((len(tokens), lengths.max(initial=frame.size), 2), NONE, np.int32)
+    for row, window_targets in zip(padded, targets):
+        row[len(frame.prefix) : len(frame.prefix) + len(window_targets)] = window_targets
     flat, types = frame.assemble((ids, ids[:0]) for ids in tokens)
-    return Windows(
-        ids=flat,
-        types=types,
-        starts=np.concatenate([[0], np.cumsum(frame.size + lengths)]).astype(np.int64),
-        example=np.array(example, np.int64),
-        context_at=np.full(len(tokens), at, np.int64),
-        context_end=at + lengths,
-        context_token=np.zeros(len(tokens), np.int64),
-        chars=np.zeros((0, 2), np.int32),
-        targets=padded,
-    )
+    return Windows.of_texts(flat, types, lengths, np.array(example), padded)
 
 
-def _words(sentence: Sentence, offsets: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
-    """The word that each token belongs to: the one in which its last character is."""
+def _token_targets(
+    sentence: Sentence, offsets: Sequence[tuple[int, int]], numbers: dict[str, int]
+) -> NDArray[np.int32]:
+    """(tokens, 2) number of the label and of the word at the first token of each word, else NONE.
+
+    A token belongs to the word in which its last character is. offsets: of the tokens in the words joined by spaces.
+    """
     starts = np.cumsum([0, *(len(word) + 1 for word in sentence.words)])[:-1]
     last = np.array([end - 1 for _, end in offsets], np.int64)
-    return np.maximum(np.searchsorted(starts, last, side="right") - 1, 0)
+    word_of = np.maximum(np.searchsorted(starts, last, side="right") - 1, 0)  # (tokens,)
+    words, first = np.unique(word_of, return_index=True)
+    targets = np.full((len(offsets), 2), NONE, np.int32)
+    targets[first, 0] = [numbers.get(sentence.labels[word], 0) for word in words.tolist()]
+    targets[first, 1] = words
+    return targets
 
 
 def read_sentences(source: str) -> list[Sentence]:
     """The sentences of one or several files, numbered anew."""
-    found = [sentence for part in parts(source) for sentence in load_conll(part)]
-    return [Sentence(str(number), one.words, one.labels) for number, one in enumerate(found)]
+    sentences = [sentence for part in parts(source) for sentence in load_conll(part)]
+    return [Sentence(str(number), sentence.words, sentence.labels) for number, sentence in enumerate(sentences)]
 
 
 def _check_source(source: str, where: str) -> None:
@@ -248,38 +274,38 @@ def _check_source(source: str, where: str) -> None:
 
 def entities(labels: Sequence[str]) -> set[Entity]:
     """The entities of a sentence: an I- that does not continue one of its type begins one, as seqeval counts."""
-    found: set[Entity] = set()
+    spans: set[Entity] = set()
     kind, begin = "", 0
-    for place, label in enumerate([*labels, OUTSIDE]):
+    for word, label in enumerate([*labels, OUTSIDE]):
         if label.startswith("I-") and label[2:] == kind:
             continue
         if kind:
-            found.add((kind, begin, place - 1))
-        kind, begin = label[2:], place
-    return found
+            spans.add((kind, begin, word - 1))
+        kind, begin = label[2:], word
+    return spans
 
 
 def precision(values: NDArray[np.float64]) -> float:
-    right, said, _ = values.sum(axis=0)
-    return 100.0 * float(right / said) if said else 0.0
+    right, predicted, _ = values.sum(axis=0)
+    return 100.0 * float(right / predicted) if predicted else 0.0
 
 
 def recall(values: NDArray[np.float64]) -> float:
-    right, _, there = values.sum(axis=0)
-    return 100.0 * float(right / there) if there else 0.0
+    right, _, present = values.sum(axis=0)
+    return 100.0 * float(right / present) if present else 0.0
 
 
 def f1(values: NDArray[np.float64]) -> float:
-    right, said, there = values.sum(axis=0)
-    return 200.0 * float(right / (said + there)) if said + there else 0.0
+    right, predicted, present = values.sum(axis=0)
+    return 200.0 * float(right / (predicted + present)) if predicted + present else 0.0
 
 
 def mistakes(records: Sequence[Sentence], members: Mapping[str, TokenPredictions]) -> list[dict[str, Any]]:
     """Sentences with entities that some member gets wrong, those with most wrong words first."""
     wrong = np.array(
         [
-            [sum(a != b for a, b in zip(one.labels, own)) for one, own in zip(records, said.labels)]
-            for said in members.values()
+            [sum(a != b for a, b in zip(record.labels, labels)) for record, labels in zip(records, predictions.labels)]
+            for predictions in members.values()
         ]
     )  # (M, Q)
     right = wrong == 0
@@ -287,7 +313,7 @@ def mistakes(records: Sequence[Sentence], members: Mapping[str, TokenPredictions
 
     def entry(row: int) -> dict[str, Any]:
         sentence = records[row]
-        answers = {name: "; ".join(_listed(sentence, one.labels[row])) for name, one in members.items()}
+        answers = {name: "; ".join(_listed(sentence, predictions.labels[row])) for name, predictions in members.items()}
         return error_entry(sentence, _listed(sentence, sentence.labels), answers)
 
     return error_rows(sorts, list(members), right, entry)
@@ -295,5 +321,5 @@ def mistakes(records: Sequence[Sentence], members: Mapping[str, TokenPredictions
 
 def _listed(sentence: Sentence, labels: Sequence[str]) -> list[str]:
     """`LOC: New York` for each entity."""
-    found = sorted(entities(labels), key=lambda entity: entity[1:])
-    return [f"{kind}: {' '.join(sentence.words[first : last + 1])}" for kind, first, last in found]
+    spans = sorted(entities(labels), key=lambda entity: entity[1:])
+    return [f"{kind}: {' '.join(sentence.words[first : last + 1])}" for kind, first, last in spans]

@@ -18,7 +18,7 @@ from bertvision.files import fitting, load_tensors, readable, save_tensors
 from bertvision.heads import SPECS, Head, build_head, head_name, saved_spec
 from bertvision.heads.head import head_size
 from bertvision.recipe import BankRecipe, Recipe, head_spec
-from bertvision.runtime import CPU
+from bertvision.runtime import CPU, Runtime
 from bertvision.states.layout import Selection
 from bertvision.tasks import Dataset
 from bertvision.train.feed import Feeds
@@ -60,7 +60,7 @@ class HeadBank(nn.Module):
         heads = []
         for name, entry in zip(self.names, entries):
             with CPU.seed(seed, name):  # on the CPU, whichever device it then goes to
-                heads.append(build_head(_spec(entry), layers=layers, width=width, task=task, outputs=outputs))
+                heads.append(build_head(_architecture(entry), layers=layers, width=width, task=task, outputs=outputs))
         self.heads = nn.ModuleList(heads)
 
     @property
@@ -119,7 +119,7 @@ def unique_names(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     names: list[str] = []
     taken = {"backbone"}
     for entry in entries:
-        name = base = str(entry.get("name") or head_name(_spec(entry)))
+        name = base = str(entry.get("name") or head_name(_architecture(entry)))
         number = 1
         while file_name(name).lower() in taken:
             number += 1
@@ -138,7 +138,7 @@ def at_fractions(entries: Sequence[Mapping[str, Any]], fractions: Sequence[float
     ]
 
 
-def _spec(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _architecture(entry: Mapping[str, Any]) -> dict[str, Any]:
     """The part of an entry that describes the architecture."""
     return {key: value for key, value in head_spec(entry).items() if key != "fraction"}
 
@@ -146,7 +146,7 @@ def _spec(entry: Mapping[str, Any]) -> dict[str, Any]:
 def refuse_too_large(recipe: Recipe, data: Mapping[str, Dataset], shape: Mapping[str, Any]) -> None:
     """TooLarge, naming the key, where something of a recipe cannot be done. shape: arguments of `build_head`."""
     tuning, bank = recipe.finetune, recipe.bank
-    windows = {split: len(one.windows) for split, one in data.items()}
+    windows = {split: len(dataset.windows) for split, dataset in data.items()}
     for key, epochs, size in (
         ("finetune.epochs", tuning.epochs, tuning.batch_size),
         ("bank.epochs", bank.epochs, bank.batch_size),
@@ -166,14 +166,14 @@ def refuse_too_large(recipe: Recipe, data: Mapping[str, Dataset], shape: Mapping
 
 
 def _refuse_above_memory(key: str, needed: int) -> None:
-    if needed > (room := memory()):
-        raise TooLarge(key, f"it needs {readable(needed)} of memory, and this machine has {readable(room)}")
+    if needed > (available := memory()):
+        raise TooLarge(key, f"it needs {readable(needed)} of memory, and this machine has {readable(available)}")
 
 
 def bank_learners(bank: HeadBank, recipe: BankRecipe, windows: Windows, plan: BatchPlan, seed: int) -> list[Learner]:
     """A learner for every head of the bank, in training mode."""
-    for one in list(bank.parameters())[:1]:
-        find_precision(recipe.precision, one.device.type, "bank.precision")
+    for parameter in list(bank.parameters())[:1]:
+        find_precision(recipe.precision, parameter.device.type, "bank.precision")
     entries = [(entry, float(entry.get("fraction", 1))) for entry in bank.entries]
     shares = {
         fraction: Share(windows, plan, fraction, batch_size=recipe.batch_size, seed=seed) if fraction < 1 else None
@@ -238,48 +238,55 @@ def train_bank(
     """Trains all heads of the bank on a frozen backbone in the same passes and saves them as `job.result`.
 
     Resumes after a kill. data: `train`, and `tune` for early stopping, if the recipe has a `patience`, and for `prune`.
-    only: names of heads; the others stay as they are.
-    With the bank are noted: seconds and FLOPs of each head and of the feed, why heads were dropped, at which step each
-    was best on tune, and the identity. path_at: where its state after each of the recipe's `checkpoints` is saved too.
+    only: names of heads; the others stay as they are. path_at: where the bank is saved after each of the recipe's
+    `checkpoints`, too.
     """
     recipe, windows, runtime = feeds.recipe, data["train"].windows, feeds.backbone.runtime
     plan = plan_batches(windows, recipe, job.seed, feeds.selection.lengths(windows))
-    runtime.to(bank)
-    learners = bank_learners(bank, recipe, windows, plan, job.seed)
-    learners = [one for one in learners if only is None or one.name in only]
-    tune = data.get("tune")
-    watched = tune if tune is not None and len(tune.windows) and (recipe.patience or prune) else None
-    checks = check_steps(plan, recipe.epochs, recipe.checks) if watched else set()
-    feeds.choose(windows, list(bank.heads), watched.windows if watched else None, len(checks))
-    tuned = feeds.feed(watched.windows, "tune") if watched else None
-    feed = feeds.feed(windows, "train")
+    learners = bank_learners(runtime.to(bank), recipe, windows, plan, job.seed)
+    learners = [learner for learner in learners if only is None or learner.name in only]
     own = runtime.mine(learners)
-    early = EarlyStop(task, tuned, own, recipe, job.journal, prune, runtime) if tuned else None
-    ages = [epoch for epoch in recipe.checkpoints if epoch < recipe.epochs]
-    kept = {path_at(epoch): plan.steps_at(epoch) for epoch in ages} if path_at else {}
-    if tuned:
-        feed.charge(tuned)
+    tune = data["tune"].windows if "tune" in data and (recipe.patience or prune) else None
+    tune = tune if tune is not None and len(tune) else None
+    checks = check_steps(plan, recipe.epochs, recipe.checks) if tune else set()
+    feeds.choose(windows, list(bank.heads), tune, len(checks))
+    tune_feed, feed = feeds.feed(tune, "tune") if tune else None, feeds.feed(windows, "train")
+    early = EarlyStop(task, tune_feed, own, recipe, job.journal, prune, runtime) if tune_feed else None
+    if tune_feed:
+        feed.charge(tune_feed)
+    inner = [epoch for epoch in recipe.checkpoints if epoch < recipe.epochs]
+    due = {path_at(epoch): plan.steps_at(epoch) for epoch in inner} if path_at else {}
 
     def at_step(step: int) -> None:
-        if early is not None and tuned is not None and step in checks:
+        if early is not None and step in checks:
             early.check(step)
-            feed.charge(tuned)
-        for path in [path for path, mark in kept.items() if mark == step]:
-            save(path)
+            feed.charge(early.feed)
+        for path in [path for path, due_step in due.items() if due_step == step]:
+            _save(bank, path, learners, feed, job.identity, runtime)
 
-    def save(path: Path, with_best: bool = False) -> None:
-        gather_learners(learners, runtime)
-        seen = [one for one in learners if one.best.step >= 0]
-        best = {"best": {one.name: {"step": one.best.step, "loss": one.best.loss} for one in seen}}
-        if runtime.is_main:
-            noted = training_notes(learners, feed, job.identity)
-            bank.save(path, noted | best if with_best else noted)
-
-    fit(learners, feed, Plan(task, plan, job, at_step, kept.values()), runtime)
+    fit(learners, feed, Plan(task, plan, job, at_step, due.values()), runtime)
     for learner in own:
         learner.take_best()
-    save(job.result, with_best=True)
+    _save(bank, job.result, learners, feed, job.identity, runtime, with_best=True)
     if runtime.is_main:
         job.clear()
     runtime.wait()
     return bank.eval()
+
+
+def _save(
+    bank: HeadBank,
+    path: Path,
+    learners: Sequence[Learner],
+    feed: Feed,
+    identity: str,
+    runtime: Runtime,
+    with_best: bool = False,
+) -> None:
+    """Saves a bank with its notes from the main process. with_best: note each head's lowest loss on tune, and when."""
+    gather_learners(learners, runtime)
+    if runtime.is_main:
+        notes = training_notes(learners, feed, identity)
+        checked = [learner for learner in learners if learner.best.step >= 0]
+        best = {learner.name: {"step": learner.best.step, "loss": learner.best.loss} for learner in checked}
+        bank.save(path, notes | ({"best": best} if with_best else {}))

@@ -117,14 +117,15 @@ class StudyBudget:
         recipe = self.recipe
         sources = sources_of(recipe.data)
         try:
-            if absent := next((one for one in sources.values() if _last(one) in SQUAD2 and _is_absent(one)), ""):
-                raise UserError(f"{absent}: no such file")  # before the hub is asked for a tokenizer
+            for source in sources.values():  # before the hub is asked for a tokenizer
+                if _last(source) in SQUAD2 and _is_absent(source):
+                    raise UserError(f"{source}: no such file")
             directory = _local(recipe.backbone.name) or fetch_folder(recipe.backbone.name, FILES)
             if directory is None:
                 raise UserError(f"{recipe.backbone.name}: its tokenizer is not here, and the hub cannot be reached")
             tokenizer = load_tokenizer(directory, recipe.backbone.name, configuration(directory).vocab_size)
-            found = self.study.task.load(recipe.data, tokenizer, seed=0)
-            return {split: one.windows.lengths for split, one in found.items()}
+            data = self.study.task.load(recipe.data, tokenizer, seed=0)
+            return {split: dataset.windows.lengths for split, dataset in data.items()}
         except UserError as error:
             sizes = {split: SQUAD2.get(_last(source), 0) for split, source in sources.items()}
             if not all(sizes.values()):
@@ -172,20 +173,20 @@ class StudyBudget:
     def heads_and_scores(self, epoch: float) -> dict[str, int]:
         """{part: FLOPs} of the bank of one checkpoint, and of scoring every member."""
         bank, splits = self.recipe.bank, scored_splits(self.recipe.data.also)
-        found = {"states": 0, "heads": 0}
+        flops = {"states": 0, "heads": 0}
         heads = self.heads if has_heads(self.recipe, epoch) else []
         if heads and bank.after.epochs:
             checks = bank.epochs * bank.checks if bank.patience else 0
             once = bank.states == "stored"
-            found["states"] = self._of(self.encoder.forward, "train", 1 if once else bank.after.epochs)
-            found["states"] += self._of(self.encoder.forward, "tune", min(1, checks) if once else checks)
-            found["heads"] = self._training(bank.after.epochs)
-            found["heads"] += sum(self._of(work.forward, "tune", checks) for work, _ in heads)
-        ages = len(reached(bank.epochs, bank.checkpoints))
-        works = [(self._head_work(self.joint), 1), *((work, ages) for work, _ in heads)]
-        found["scoring"] = sum(self._of(self.encoder.forward, split) for split in splits)
-        found["scoring heads"] = sum(self._of(work.forward, split, n) for work, n in works for split in splits)
-        return found
+            flops["states"] = self._of(self.encoder.forward, "train", 1 if once else bank.after.epochs)
+            flops["states"] += self._of(self.encoder.forward, "tune", min(1, checks) if once else checks)
+            flops["heads"] = self._training(bank.after.epochs)
+            flops["heads"] += sum(self._of(work.forward, "tune", checks) for work, _ in heads)
+        versions = len(reached(bank.epochs, bank.checkpoints))
+        works = [(self._head_work(self.joint), 1), *((work, versions) for work, _ in heads)]
+        flops["scoring"] = sum(self._of(self.encoder.forward, split) for split in splits)
+        flops["scoring heads"] = sum(self._of(work.forward, split, times) for work, times in works for split in splits)
+        return flops
 
     def row(self, cell: StudyCell, machine: Machine) -> dict[str, Any]:
         """The forecast of a cell. memory_bytes: weights, gradients and moments, without activations."""
@@ -249,7 +250,7 @@ def budget(cells: Cells, machine: Machine) -> dict[str, Any]:
     }
     walls = {"cells": _by_cells(cells, rows, machine.count), "torchrun": _by_processes(cells, rows, machine.count)}
     device = {"name": machine.name, "count": machine.count, "tflops": dict(machine.rates), "source": machine.source}
-    notes = {note: None for one in studies.values() for note in one.notes}
+    notes = {note: None for study_budget in studies.values() for note in study_budget.notes}
     return {
         "device": device | {"efficiency": machine.efficiency, "price": machine.price},
         "cells": rows,
@@ -282,7 +283,7 @@ def _by_processes(cells: Cells, rows: list[dict[str, Any]], count: int) -> float
         shared = 1 << (shared.bit_length() - 1)  # 2, 4, 8, ... processes
         alone = "" if recipe.bank.states == "stored" else "states"
         parts = row["parts"].items()
-        hours += sum(one["seconds"] / (1 if part == alone else shared) for part, one in parts) / 3600
+        hours += sum(row_part["seconds"] / (1 if part == alone else shared) for part, row_part in parts) / 3600
     return hours
 
 

@@ -42,19 +42,19 @@ class Cells:
     def __init__(self, whole: Study | VariantStudies) -> None:
         self.whole = whole
         self._studies = whole.variants if isinstance(whole, VariantStudies) else {"": whole}
-        named = list(self._studies.items())
-        tunings = [StudyCell(seed, None, name) for name, one in named for seed in one.recipe.seeds]
-        banks = [StudyCell(s, e, name) for name, one in named for s, e in one.run_dir.planned()]
+        studies = list(self._studies.items())
+        tunings = [StudyCell(seed, None, name) for name, study in studies for seed in study.recipe.seeds]
+        banks = [StudyCell(seed, epoch, name) for name, study in studies for seed, epoch in study.run_dir.planned()]
         self.all = tunings + banks
 
     def named(self, text: str) -> StudyCell:
         """The cell of an id or a number."""
-        known = {cell.id: cell for cell in self.all}
+        by_id = {cell.id: cell for cell in self.all}
         if text.isdecimal() and int(text) < len(self.all):
             return self.all[int(text)]
-        if text not in known:
-            raise UserError(f"--only {text}: {nearest(text, known)}; `bertvision cells` lists all {len(known)}")
-        return known[text]
+        if text not in by_id:
+            raise UserError(f"--only {text}: {nearest(text, by_id)}; `bertvision cells` lists all {len(by_id)}")
+        return by_id[text]
 
     def study(self, cell: StudyCell) -> Study:
         return self._studies[cell.variant]
@@ -98,8 +98,8 @@ class Cells:
             tuning = StudyCell(cell.seed, None, cell.variant).id
             raise UserError(f"--only {cell.id}: its checkpoint is missing; run --only {tuning} first")
         with self.shared():
-            planned = self.study(cell)
-            study = Study(planned.recipe, planned.directory, quiet=planned.journal.quiet, cell=cell.id)
+            original = self.study(cell)
+            study = Study(original.recipe, original.directory, quiet=original.journal.quiet, cell=cell.id)
             notes = study.run_dir.facts_file.parent
             claim(notes, patience=patience)
             try:
@@ -120,15 +120,15 @@ class Cells:
         self.whole.refuse_other()
         held: list[Path] = []
         try:
-            for one in (self.whole, *self.whole.studies):
-                if claim(one.directory, shared=True):
-                    held.append(one.directory)
-                if not one.run_dir.recipe_file.is_file():
-                    one.run_dir.write_recipe(one.recipe)
+            for run in (self.whole, *self.whole.studies):
+                if claim(run.directory, shared=True):
+                    held.append(run.directory)
+                if not run.run_dir.recipe_file.is_file():
+                    run.run_dir.write_recipe(run.recipe)
             yield
         finally:
-            for place in held:
-                release(place)
+            for directory in held:
+                release(directory)
 
     def complete(self) -> bool:
         """Finishes the run as a whole; False if cells are missing or another process is doing it."""

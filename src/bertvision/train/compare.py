@@ -39,34 +39,35 @@ def write_comparisons(stored: StoredResults, *, whole: bool = True) -> list[dict
     takes all checkpoints: `equal_cost` of the file, see `compare_equal_cost`.
     """
     run = stored.run
-    known = _known(run.comparisons_file)
-    made_from, found = {}, []
+    previous = _read_comparisons(run.comparisons_file)
+    made_from, entries = {}, []
     for epoch in sorted({epoch for _, epoch in run.scored()}):
         key = f"{epoch:g}"
         made_from[key] = run.digest(epoch=epoch)
-        if known["made_from"].get(key) == made_from[key]:
-            found += [entry for entry in known["comparisons"] if entry.get("checkpoint") == epoch]
+        if previous["made_from"].get(key) == made_from[key]:
+            entries += [entry for entry in previous["comparisons"] if entry.get("checkpoint") == epoch]
             continue
         points: dict[Key, dict[int, Points]] = {}
         for cell in [cell for cell in run.scored() if cell[1] == epoch]:
-            for name, value in stored.points(cell).items():
-                points.setdefault(name, {})[cell[0]] = value
-        found += [{"checkpoint": epoch, **entry} for entry in compare(points)]
-    current = known["made_from"].get("equal_cost") == run.digest()
+            for row_key, value in stored.points(cell).items():
+                points.setdefault(row_key, {})[cell[0]] = value
+        entries += [{"checkpoint": epoch, **entry} for entry in compare(points)]
+    current = previous["made_from"].get("equal_cost") == run.digest()
     if whole or current:
         made_from["equal_cost"] = run.digest()
-    equal = known["equal_cost"] if current else compare_equal_cost(measures(stored)) if whole else []
-    write_json(run.comparisons_file, {"made_from": made_from, "comparisons": found, "equal_cost": equal})
-    return found
+    equal = previous["equal_cost"] if current else compare_equal_cost(measures(stored)) if whole else []
+    write_json(run.comparisons_file, {"made_from": made_from, "comparisons": entries, "equal_cost": equal})
+    return entries
 
 
-def _known(path: Path) -> dict[str, Any]:
+def _read_comparisons(path: Path) -> dict[str, Any]:
     """The contents of the file; empty if it is damaged."""
     try:
-        found = read_json(path, "file of comparisons")
-        lists = [found["comparisons"], found.setdefault("equal_cost", [])]
-        if isinstance(found["made_from"], dict) and all(isinstance(one, dict) for each in lists for one in each):
-            return found
+        contents = read_json(path, "file of comparisons")
+        tables = [contents["comparisons"], contents.setdefault("equal_cost", [])]
+        entries = [entry for table in tables for entry in table]
+        if isinstance(contents["made_from"], dict) and all(isinstance(entry, dict) for entry in entries):
+            return contents
     except (UserError, KeyError, TypeError):
         pass
     return {"made_from": {}, "comparisons": [], "equal_cost": []}
@@ -75,16 +76,17 @@ def _known(path: Path) -> dict[str, Any]:
 def join_comparisons(run: RunDir, variants: Mapping[str, StoredResults]) -> None:
     """comparisons.json of a run with variants: the entries of each, with its `variant`; `variants`: each against the
     first."""
-    done = {name: one for name, one in variants.items() if one.run.scored()}
-    before, made_from = _known(run.comparisons_file), {name: one.run.digest() for name, one in done.items()}
-    whole: dict[str, Any] = {"made_from": made_from, "comparisons": [], "equal_cost": []}
-    for name, one in done.items():
-        for key, entries in _known(one.run.comparisons_file).items():
+    scored = {name: results for name, results in variants.items() if results.run.scored()}
+    previous = _read_comparisons(run.comparisons_file)
+    made_from = {name: results.run.digest() for name, results in scored.items()}
+    contents: dict[str, Any] = {"made_from": made_from, "comparisons": [], "equal_cost": []}
+    for name, results in scored.items():
+        for key, entries in _read_comparisons(results.run.comparisons_file).items():
             if key != "made_from":
-                whole[key] += [{**entry, "variant": name} for entry in entries]
-    current = before["made_from"] == made_from and "variants" in before
-    whole["variants"] = before["variants"] if current else compare_variants(done)
-    write_json(run.comparisons_file, whole)
+                contents[key] += [{**entry, "variant": name} for entry in entries]
+    current = previous["made_from"] == made_from and "variants" in previous
+    contents["variants"] = previous["variants"] if current else compare_variants(scored)
+    write_json(run.comparisons_file, contents)
 
 
 def compare_variants(variants: Mapping[str, StoredResults], draws: int = DRAWS) -> list[dict[str, Any]]:
@@ -95,21 +97,24 @@ def compare_variants(variants: Mapping[str, StoredResults], draws: int = DRAWS) 
     if len(variants) < 2:
         return []
     (against, first), *others = variants.items()
-    theirs, found = _last_backbones(first), list[dict[str, Any]]()
-    for name, one in others:
-        if one.task.name != first.task.name:
+    first_backbones, compared = _last_backbones(first), list[dict[str, Any]]()
+    for name, results in others:
+        if results.task.name != first.task.name:
             continue
-        if one.run.recipe().data == first.run.recipe().data:
-            one.data = one.data or first.data  # read once
-        mine = _last_backbones(one, like=theirs)
+        if results.run.recipe().data == first.run.recipe().data:
+            results.data = results.data or first.data  # read once
+        backbones = _last_backbones(results, like=first_backbones)
         contrasts = {
-            origin: {seed: [(1.0, mine[seed][1][origin]), (-1.0, theirs[seed][1][origin])] for seed in mine}
-            for origin in next((points for _, points in mine.values()), {})
+            origin: {
+                seed: [(1.0, backbones[seed][1][origin]), (-1.0, first_backbones[seed][1][origin])]
+                for seed in backbones
+            }
+            for origin in next((points for _, points in backbones.values()), {})
         }
-        about = {"variant": name, "against": against, "checkpoint": max(one.run.epochs), "member": BACKBONE}
+        about = {"variant": name, "against": against, "checkpoint": max(results.run.epochs), "member": BACKBONE}
         for origin, entries in _intervals(contrasts, draws).items():  # type: ignore[arg-type]
-            found += [{**about, "threshold_from": origin, **entry} for entry in entries]
-    return found
+            compared += [{**about, "threshold_from": origin, **entry} for entry in entries]
+    return compared
 
 
 LastBackbones = dict[int, tuple[str, dict[str, Points]]]  # seed -> digest of the test set, threshold's origin -> points
@@ -117,14 +122,14 @@ LastBackbones = dict[int, tuple[str, dict[str, Points]]]  # seed -> digest of th
 
 def _last_backbones(stored: StoredResults, like: LastBackbones | None = None) -> LastBackbones:
     """The points of the backbone at the last checkpoint. like: only seeds with the same test set there."""
-    found: LastBackbones = {}
+    backbones: LastBackbones = {}
     for seed, epoch in [cell for cell in stored.run.scored() if cell[1] == max(stored.run.epochs)]:
         note = stored.run.sets_file(seed, epoch)
         test = str(read_json(note, "note of the sets scored").get("test")) if note.is_file() else ""
         if like is None or (seed in like and like[seed][0] == test):
             points = stored.points((seed, epoch))
-            found[seed] = test, {origin: one for (origin, name), one in points.items() if name == BACKBONE}
-    return found
+            backbones[seed] = test, {origin: values for (origin, name), values in points.items() if name == BACKBONE}
+    return backbones
 
 
 def compare(points: Mapping[Key, Mapping[int, Points]], draws: int = DRAWS) -> list[dict[str, Any]]:
@@ -147,16 +152,16 @@ def compare(points: Mapping[Key, Mapping[int, Points]], draws: int = DRAWS) -> l
 
 def measures(stored: StoredResults) -> Measures:
     """The points and costs of all members of all checkpoints."""
-    found: Measures = {}
+    measured: Measures = {}
     for cell in stored.run.scored():
         points = stored.points(cell)
         for row in stored.run.rows(cell):
             key = row.threshold_from, row.name
-            found.setdefault(cell[1], {}).setdefault(key, {})[cell[0]] = Measured(points[key], row.cost)
-    return found
+            measured.setdefault(cell[1], {}).setdefault(key, {})[cell[0]] = Measured(points[key], row.cost)
+    return measured
 
 
-def compare_equal_cost(found: Measures, draws: int = DRAWS) -> list[dict[str, Any]]:
+def compare_equal_cost(measured: Measures, draws: int = DRAWS) -> list[dict[str, Any]]:
     """Every member against the backbone tuned, with the same seed, for as long as the member took in all.
 
     That backbone's score is interpolated between checkpoints. An entry has, beside what `compare` gives, `by` (the
@@ -164,29 +169,37 @@ def compare_equal_cost(found: Measures, draws: int = DRAWS) -> list[dict[str, An
     "exact" if a checkpoint has this cost, "interpolated", or "beyond" if the backbone was not tuned that long with some
     seed, and is the last checkpoint.
     """
-    return [entry for by in EQUAL for entry in _equal_cost(found, by, draws)]
+    return [entry for by in EQUAL for entry in _equal_cost(measured, by, draws)]
 
 
-def _equal_cost(found: Measures, by: str, draws: int) -> Iterator[dict[str, Any]]:
+def _equal_cost(measured: Measures, by: str, draws: int) -> Iterator[dict[str, Any]]:
     contrasts: dict[tuple[float, str, str], dict[int, Contrast]] = {}
     rivals: dict[tuple[float, str, str], list[tuple[float, EqualCost]]] = {}
-    members = [(e, origin, name, runs) for e in sorted(found) for (origin, name), runs in found[e].items()]
-    for epoch, origin, name, runs in members:
-        for seed, one in runs.items() if name != BACKBONE else ():
-            known = {e: keys.get((origin, BACKBONE), {}).get(seed) for e, keys in found.items()}
-            tuned = {e: theirs for e, theirs in known.items() if theirs and getattr(theirs.cost, by) is not None}
-            if epoch in tuned and (cost := getattr(one.cost, by)) is not None:
-                rival = equal_cost({e: getattr(theirs.cost, by) for e, theirs in tuned.items()}, cost)
-                rivals.setdefault((epoch, origin, name), []).append((cost, rival))
-                theirs = [(-share, tuned[e].points) for e, share in rival.weights.items()]
-                contrasts.setdefault((epoch, origin, name), {})[seed] = [(1.0, one.points), *theirs]
-    for place, entries in _intervals(contrasts, draws).items():
-        named = dict(zip(("checkpoint", "threshold_from", "member"), place))
-        about = _about(by, rivals[place])
+    for epoch in sorted(measured):
+        for (origin, name), seeds in measured[epoch].items():
+            key = epoch, origin, name
+            for seed, member in seeds.items() if name != BACKBONE else ():
+                tuned = _backbones_with_cost(measured, origin, seed, by)
+                cost = getattr(member.cost, by)
+                if epoch not in tuned or cost is None:
+                    continue
+                rival = equal_cost({e: getattr(backbone.cost, by) for e, backbone in tuned.items()}, cost)
+                rivals.setdefault(key, []).append((cost, rival))
+                blend = [(-share, tuned[e].points) for e, share in rival.weights.items()]
+                contrasts.setdefault(key, {})[seed] = [(1.0, member.points), *blend]
+    for key, entries in _intervals(contrasts, draws).items():
+        named = dict(zip(("checkpoint", "threshold_from", "member"), key))
+        about = _describe_rivals(by, rivals[key])
         yield from (named | entry | about for entry in entries)
 
 
-def _about(by: str, rivals: Sequence[tuple[float, EqualCost]]) -> dict[str, Any]:
+def _backbones_with_cost(measured: Measures, origin: str, seed: int, by: str) -> dict[float, Measured]:
+    """{epoch: the backbone of a seed} at all checkpoints where this cost of it is known."""
+    backbones = {epoch: members.get((origin, BACKBONE), {}).get(seed) for epoch, members in measured.items()}
+    return {epoch: known for epoch, known in backbones.items() if known and getattr(known.cost, by) is not None}
+
+
+def _describe_rivals(by: str, rivals: Sequence[tuple[float, EqualCost]]) -> dict[str, Any]:
     """The part of an entry that describes the backbones of equal cost, one per seed."""
     epochs = [rival.epoch for _, rival in rivals if rival.epoch is not None]
     how = max((rival.how for _, rival in rivals), key=("exact", "interpolated", "beyond").index)
@@ -199,22 +212,22 @@ def _intervals(contrasts: Mapping[K, Mapping[int, Contrast]], draws: int) -> dic
     groups: dict[tuple[int, ...], list[K]] = {}
     for key, runs in contrasts.items():
         groups.setdefault(tuple(runs), []).append(key)
-    found: dict[K, list[dict[str, Any]]] = {}
+    entries: dict[K, list[dict[str, Any]]] = {}
     for seeds, keys in groups.items():
         questions = len(contrasts[keys[0]][seeds[0]][0][1].values)
         about = {"seeds": list(seeds), "questions": questions, "draws": draws}
         intervals = bootstrap({key: list(contrasts[key].values()) for key in keys}, draws=draws)
         for key, metrics in intervals.items():
-            found[key] = [{"metric": metric, **asdict(interval), **about} for metric, interval in metrics.items()]
-    return {key: found[key] for key in contrasts}
+            entries[key] = [{"metric": metric, **asdict(interval), **about} for metric, interval in metrics.items()]
+    return {key: entries[key] for key in contrasts}
 
 
 def analyze_run(directory: Path, *, epoch: float | None = None, seed: int | None = None) -> dict[str, Any]:
     """The analysis of a run, finished or not; comparisons.json is brought up to date as well."""
     stored = StoredResults.open(directory)
-    found = write_analysis(stored, stored.run.cell(epoch, seed))
+    analysis = write_analysis(stored, stored.run.cell(epoch, seed))
     write_comparisons(stored)
-    return found
+    return analysis
 
 
 def write_analysis(stored: StoredResults, cell: Cell | None = None) -> dict[str, Any]:
@@ -232,17 +245,17 @@ def write_analysis(stored: StoredResults, cell: Cell | None = None) -> dict[str,
         for row in run.rows(cell)
         if row.threshold_from == main and not (row.ensemble.is_single and row.ensemble.members[0].is_partial)
     ]
-    said = {
+    judged = {
         row.name: Judged(stored.predictions(row.ensemble, "test"), row.threshold, row.ensemble.is_single)
         for row in rows
     }
-    found = task.analyse(test, said)
+    analysis = task.analyse(test, judged)
     weights = _layer_weights(stored, cell)
-    for name, entry in found["members"].items():
+    for name, entry in analysis["members"].items():
         entry["layer_weights"] = weights.get(name)
-    found = {"made_from": run.digest(), "checkpoint": cell[1], "seed": cell[0], "task": task.name, **found}
-    write_json(run.analysis_file, found)
-    return found
+    analysis = {"made_from": run.digest(), "checkpoint": cell[1], "seed": cell[0], "task": task.name, **analysis}
+    write_json(run.analysis_file, analysis)
+    return analysis
 
 
 def _layer_weights(stored: StoredResults, cell: Cell) -> dict[str, list[float]]:

@@ -17,7 +17,7 @@ from bertvision.files import write_json
 from bertvision.recipe import Recipe
 from bertvision.train.compare import Measured, Measures, compare, compare_equal_cost, measures
 from bertvision.train.progress import Journal
-from bertvision.train.run_dir import Cell
+from bertvision.train.run_dir import Cell, RunDir
 from bertvision.train.run_results import StoredResults
 
 GREEDY_HOW: How = "mean"  # a member that selection takes twice weighs twice
@@ -37,9 +37,9 @@ class EnsembleScorer:
         """The threshold chosen on tune, and the main metric there."""
         key = frozenset(weights.items())
         if key not in self._tuned:
-            found = self.predict("tune", weights)
-            threshold = self.task.choose(found, self.data["tune"])
-            score = self.task.scores(found, self.data["tune"], threshold)[self.task.metrics[-1]]
+            predictions = self.predict("tune", weights)
+            threshold = self.task.choose(predictions, self.data["tune"])
+            score = self.task.scores(predictions, self.data["tune"], threshold)[self.task.metrics[-1]]
             self._tuned[key] = threshold, score
         return self._tuned[key]
 
@@ -53,13 +53,13 @@ class EnsembleScorer:
         dataset, options = self.data[split], self.stored.run.recipe().evaluate
         self._load(split, weights)
         if len(weights) == 1 and not self.task.decodes_probabilities(options.decoding):
-            joined = self._logits[split, next(iter(weights))]
+            blended = self._logits[split, next(iter(weights))]
         else:
             how = self.task.joined_by(self.how)
-            joined = combine(((self._log(split, member), weight) for member, weight in weights.items()), how)
+            blended = combine(((self._log(split, member), weight) for member, weight in weights.items()), how)
         collector = self.task.collector(dataset, options)
         for index in by_length(dataset.windows.lengths, options.batch_tokens):
-            logits = padded(joined, dataset.windows.starts, index) if self.task.per_token else joined[index]
+            logits = padded(blended, dataset.windows.starts, index) if self.task.per_token else blended[index]
             collector.add(index, logits)
         return collector.finish()
 
@@ -70,25 +70,26 @@ class EnsembleScorer:
         tuned, on_tune = self.tuned(weights)
         self._logits.clear()  # those of all candidates on tune
         self._logs.clear()
-        found = self.predict("test", weights)
+        predictions = self.predict("test", weights)
         rows = []
         for origin, threshold in self.task.thresholds(tuned):
-            metrics = self.task.scores(found, self.data["test"], threshold)
+            metrics = self.task.scores(predictions, self.data["test"], threshold)
             note = metrics.pop("note", "")
             rows.append(Score(ensemble, threshold, origin, metrics, cost, self.task.metrics[-1], on_tune, note=note))
-        return rows, found
+        return rows, predictions
 
     def _log(self, split: str, member: Member) -> Tensor:
         """The log-probabilities of a member, in the batches of the study, so that they are the same to the last bit."""
         if (split, member) not in self._logs:
-            flat, windows, per_token = self._logits[split, member], self.data[split].windows, self.task.per_token
-            found = Ragged(windows.starts if per_token else np.arange(len(windows) + 1), flat.shape[1])
+            member_logits, per_token = self._logits[split, member], self.task.per_token
+            windows = self.data[split].windows
+            collected = Ragged(windows.starts if per_token else np.arange(len(windows) + 1), member_logits.shape[1])
             for index in by_length(windows.lengths, self.stored.run.recipe().evaluate.batch_tokens):
                 mask = collate(windows, index).mask
-                logits = padded(flat, windows.starts, index) if per_token else flat[index]
+                logits = padded(member_logits, windows.starts, index) if per_token else member_logits[index]
                 logs = self.task.log_probabilities(logits, mask)
-                found.add(index, logs[mask] if per_token else logs)
-            self._logs[split, member] = found.values
+                collected.add(index, logs[mask] if per_token else logs)
+            self._logs[split, member] = collected.values
         return self._logs[split, member]
 
     def _load(self, split: str, weights: Mapping[Member, float]) -> None:
@@ -96,15 +97,15 @@ class EnsembleScorer:
         windows = self.data[split].windows
         size = windows.starts[-1] if self.task.per_token else len(windows)
         for cell in dict.fromkeys((member.seed, member.epoch) for member in missing):
-            place, found = self.stored.run.predictions(*cell, split), self.stored.logits(cell, split)
+            directory, stored_logits = self.stored.run.predictions(*cell, split), self.stored.logits(cell, split)
             for member in missing:
                 if (member.seed, member.epoch) != cell:
                     continue
-                if member.name not in found:
-                    raise UserError(f"{place}: no logits of {member.name}; score it again")
-                if len(found[member.name]) != size:
-                    raise UserError(f"{place}: made from other data than the recipe's {split} set is now")
-                self._logits[split, member] = found[member.name].float()
+                if member.name not in stored_logits:
+                    raise UserError(f"{directory}: no logits of {member.name}; score it again")
+                if len(stored_logits[member.name]) != size:
+                    raise UserError(f"{directory}: made from other data than the recipe's {split} set is now")
+                self._logits[split, member] = stored_logits[member.name].float()
 
 
 def padded(flat: Tensor, starts: NDArray[np.int64], index: NDArray[np.int64]) -> Tensor:
@@ -121,16 +122,17 @@ def description(rows: Sequence[Score]) -> dict[str, Any]:
     """An ensemble as ensemble.json and greedy.json have it. rows: its score rows, the main one last."""
     ensemble, main = rows[-1].ensemble, rows[-1]
     members = [
-        {"member": one.name, "checkpoint": one.epoch, "seed": one.seed, "weight": weight}
-        for one, weight in zip(ensemble.members, ensemble.weights, strict=True)
+        {"member": member.name, "checkpoint": member.epoch, "seed": member.seed, "weight": weight}
+        for member, weight in zip(ensemble.members, ensemble.weights, strict=True)
     ]
-    about = {"chosen": "greedy" if ensemble.chosen == "greedy" else "given", "how": ensemble.how, "members": members}
+    chosen = "greedy" if ensemble.chosen == "greedy" else "given"
     tune = {"threshold": main.threshold, f"tune_{main.main}": main.tune}
-    return about | tune | {"test": [row.to_json() for row in rows]}
+    test = [row.to_json() for row in rows]
+    return {"chosen": chosen, "how": ensemble.how, "members": members, **tune, "test": test}
 
 
 def has_readout(recipe: Recipe, epoch: float) -> bool:
-    """Whether the head of the backbone has learnt anything by then: here, or in the run that tuning starts from."""
+    """Whether the backbone's own head is trained at a checkpoint, here or in the run that tuning starts from."""
     return epoch > 0 or bool(recipe.finetune.start)
 
 
@@ -141,36 +143,41 @@ def write_greedy(stored: StoredResults) -> dict[str, Any]:
     checkpoint and at its cost. A checkpoint with a single member, or without stored logits, has none. Heads that are
     partial take no part.
     """
-    run, found, scored = stored.run, [], measures(stored)
-    # The backbone of every checkpoint, and the ensembles.
-    known: Measures = {e: {key: runs for key, runs in keys.items() if key[1] == BACKBONE} for e, keys in scored.items()}
+    run, ensembles = stored.run, list[dict[str, Any]]()
+    measured: Measures = {}  # the backbone of every checkpoint, and the ensembles
+    for epoch, members in measures(stored).items():
+        measured[epoch] = {key: seeds for key, seeds in members.items() if key[1] == BACKBONE}
     for cell in run.scored():
-        candidates = {
-            row.ensemble.members[0]: row.cost
-            for row in run.rows(cell)
-            if row.ensemble.is_single and not row.ensemble.members[0].is_partial
-            if row.name != BACKBONE or has_readout(run.recipe(), cell[1])
-        }
-        kept = all(run.logits_file(*cell, split).is_file() for split in ("tune", "test"))
-        if len(candidates) < 2 or not kept:
+        costs = _candidates(run, cell)
+        if len(costs) < 2 or not all(run.logits_file(*cell, split).is_file() for split in ("tune", "test")):
             continue
         scorer = EnsembleScorer(stored, GREEDY_HOW)
-        weights = scorer.select(list(candidates))
+        weights = scorer.select(list(costs))
         ensemble = Ensemble(tuple(weights), tuple(weights.values()), GREEDY_HOW, "greedy")
-        ordered = {member: cost for member, cost in candidates.items() if member in weights}
-        rows, predictions = scorer.report(ensemble, join_costs(ordered))
-        found.append(description(rows))
+        rows, predictions = scorer.report(ensemble, join_costs({m: cost for m, cost in costs.items() if m in weights}))
+        ensembles.append(description(rows))
         for row in rows:
-            own = Measured(stored.task.points(predictions, scorer.data["test"], row.threshold), row.cost)
-            known[cell[1]].setdefault((row.threshold_from, row.name), {})[cell[0]] = own
-    compared = []
-    for epoch, keys in sorted(known.items()):
-        points = {key: {seed: one.points for seed, one in runs.items()} for key, runs in keys.items()}
-        compared += [{"checkpoint": epoch, **entry} for entry in compare(points)]
-    equal = compare_equal_cost(known)
-    whole = {"made_from": run.digest(), "ensembles": found, "comparisons": compared, "equal_cost": equal}
-    write_json(run.greedy_file, whole)
-    return whole
+            points = stored.task.points(predictions, scorer.data["test"], row.threshold)
+            by_seed = measured[cell[1]].setdefault((row.threshold_from, row.name), {})
+            by_seed[cell[0]] = Measured(points, row.cost)
+    comparisons = []
+    for epoch, members in sorted(measured.items()):
+        by_member = {key: {seed: one.points for seed, one in seeds.items()} for key, seeds in members.items()}
+        comparisons += [{"checkpoint": epoch, **entry} for entry in compare(by_member)]
+    contents = {"made_from": run.digest(), "ensembles": ensembles, "comparisons": comparisons}
+    contents["equal_cost"] = compare_equal_cost(measured)
+    write_json(run.greedy_file, contents)
+    return contents
+
+
+def _candidates(run: RunDir, cell: Cell) -> dict[Member, Cost]:
+    """The members of a checkpoint that may be chosen, with their costs."""
+    return {
+        row.ensemble.members[0]: row.cost
+        for row in run.rows(cell)
+        if row.ensemble.is_single and not row.ensemble.members[0].is_partial
+        if row.name != BACKBONE or has_readout(run.recipe(), cell[1])
+    }
 
 
 def ensemble_run(
@@ -197,35 +204,37 @@ def ensemble_run(
     rows = [row for row in run.rows() if row.ensemble.is_single]
     if not rows:
         raise UserError(f"{directory}: nothing has been scored yet; `bertvision study` goes on with it")
-    everyone = list(dict.fromkeys(row.ensemble.members[0] for row in rows))
-    only = seed if isinstance(seed, int) else None
-    cells: list[Cell] = [run.cell(epoch, only) for epoch in checkpoints or (None,)]
+    all_members = list(dict.fromkeys(row.ensemble.members[0] for row in rows))
+    only_seed = seed if isinstance(seed, int) else None
+    cells: list[Cell] = [run.cell(epoch, only_seed) for epoch in checkpoints or (None,)]
     epochs = [epoch for _, epoch in cells]
-    inside = [one for one in everyone if one.epoch in epochs and (seed == "all" or one.seed == cells[0][0])]
-    chosen = named(members, everyone, inside) if members else inside
+    in_scope = [
+        member for member in all_members if member.epoch in epochs and (seed == "all" or member.seed == cells[0][0])
+    ]
+    chosen = named(members, all_members, in_scope) if members else in_scope
     scorer = EnsembleScorer(stored, how)
-    weights = {one: 1 / len(chosen) for one in chosen}
+    weights = {member: 1 / len(chosen) for member in chosen}
     if greedy:
         Journal(quiet=quiet).say(f"choosing among {len(chosen)} members on tune")
         weights = scorer.select(chosen)
     ensemble = Ensemble(tuple(weights), tuple(weights.values()), how, "given")
-    found, _ = scorer.report(ensemble, Cost())
-    write_json(out or run.ensemble_file, description(found) | {"chosen": "greedy" if greedy else "given"})
-    own = [row for one in chosen if one in weights for row in rows if row.ensemble.members[0] == one]
-    return [row.to_json() for row in [*found, *own]]
+    ensemble_rows, _ = scorer.report(ensemble, Cost())
+    write_json(out or run.ensemble_file, description(ensemble_rows) | {"chosen": "greedy" if greedy else "given"})
+    member_rows = [row for member in chosen if member in weights for row in rows if row.ensemble.members[0] == member]
+    return [row.to_json() for row in [*ensemble_rows, *member_rows]]
 
 
-def named(text: str, everyone: Sequence[Member], inside: Sequence[Member]) -> list[Member]:
+def named(text: str, everyone: Sequence[Member], in_scope: Sequence[Member]) -> list[Member]:
     """The members that a list with commas names; a name may hold commas too, so the longest match counts."""
-    known = {one.label: [one] for one in everyone}
-    for one in inside:
-        known.setdefault(one.name, []).append(one)
+    by_name = {member.label: [member] for member in everyone}
+    for member in in_scope:
+        by_name.setdefault(member.name, []).append(member)
     words = [word.strip() for word in text.split(",")]
-    found: list[Member] = []
+    chosen: list[Member] = []
     while words:
-        size = next((n for n in range(len(words), 0, -1) if ", ".join(words[:n]) in known), 0)
-        if not size:
-            raise UserError(f"--members {words[0]}: {nearest(words[0], known)}")
-        found += known[", ".join(words[:size])]
-        words = words[size:]
-    return list(dict.fromkeys(found))
+        length = next((size for size in range(len(words), 0, -1) if ", ".join(words[:size]) in by_name), 0)
+        if not length:
+            raise UserError(f"--members {words[0]}: {nearest(words[0], by_name)}")
+        chosen += by_name[", ".join(words[:length])]
+        words = words[length:]
+    return list(dict.fromkeys(chosen))

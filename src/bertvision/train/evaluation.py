@@ -36,13 +36,13 @@ def score_file(path: Path, source: str, no_answer_scores: Path | None = None) ->
         if not isinstance(text, str):
             raise UserError(f"{path}: the answer of {key!r} is not a string")
         texts[key] = text
-    doubts = None
+    null_scores = None
     if no_answer_scores is not None:
-        doubts = _object(no_answer_scores, "file of no-answer scores")
-        for key, doubt in doubts.items():
-            if not isinstance(doubt, int | float) or isinstance(doubt, bool) or not math.isfinite(doubt):
+        null_scores = _object(no_answer_scores, "file of no-answer scores")
+        for key, null_score in null_scores.items():
+            if not isinstance(null_score, int | float) or isinstance(null_score, bool) or not math.isfinite(null_score):
                 raise UserError(f"{no_answer_scores}: the score of {key!r} is not a number")
-    return score(load_articles(source), texts, doubts)
+    return score(load_articles(source), texts, null_scores)
 
 
 def score_run(
@@ -60,19 +60,18 @@ def score_run(
 
     checkpoint, seed, member: the last, the first and all unless told. The tuned thresholds, and which pair is scored,
     are those the study chose on its tune set. Nothing is written. Of several processes the main one has the rows.
-    decoding: another rule than the recipe's ("joint" or
-    "independent"); thresholds tuned under the recipe's do not fit it and are left out. device: another than the
-    recipe's.
+    decoding: another rule than the recipe's ("joint" or "independent"); thresholds tuned under the recipe's do not fit
+    it and are left out. device: another than the recipe's.
     """
     run = _LoadedRun(directory, checkpoint, seed, quiet, device)
     rule: Any = decoding or run.recipe.evaluate.decoding
     if rule not in RULES:
         raise UserError(f"--decoding {rule}: {nearest(rule, RULES)}")
     dataset = run.dataset(data or run.recipe.data.test)
-    found = run.predict(dataset, run.wanted(member), rule)
+    result = run.predict(dataset, run.wanted(member), rule)
     fits = rule == run.recipe.evaluate.decoding
     tuned = {row.ensemble: row.threshold for row in run.chosen if fits}
-    return [row.to_json() for row in score_rows(run.loaded.costs, found, run.task, dataset, tuned)]
+    return [row.to_json() for row in score_rows(run.loaded.costs, result, run.task, dataset, tuned)]
 
 
 def submit_run(directory: Path, out: Path, *, data: str, member: str = "", **wanted: Any) -> tuple[Path, str]:
@@ -85,10 +84,10 @@ def submit_run(directory: Path, out: Path, *, data: str, member: str = "", **wan
     run = _LoadedRun(directory, **wanted)
     dataset = run.dataset(data, labelled=False)
     glue.check_submission(data, len(dataset.records))
-    found, name = run.predict_best(dataset, member)
-    if found is None:
+    predictions, name = run.predict_best(dataset, member)
+    if predictions is None:
         return out, name
-    return glue.write_submission(out, data, found.values()), name
+    return glue.write_submission(out, data, predictions.values()), name
 
 
 def predict_run(directory: Path, out: Path, *, data: str, member: str = "", **wanted: Any) -> tuple[Path, str]:
@@ -99,10 +98,11 @@ def predict_run(directory: Path, out: Path, *, data: str, member: str = "", **wa
     if not data:
         raise UserError("--data is missing: name what to predict, such as new.csv")
     run = _LoadedRun(directory, **wanted)
-    found, name = run.predict_best(run.dataset(data, labelled=False), member)
-    if found is None:
+    predictions, name = run.predict_best(run.dataset(data, labelled=False), member)
+    if predictions is None:
         return out, name
-    lines = [json.dumps({"id": key, **one}, ensure_ascii=False) for key, one in found.to_json().items()]
+    rows = [{"id": key, **prediction} for key, prediction in predictions.to_json().items()]
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, "\n".join(lines) + "\n")
     return out, name
@@ -136,45 +136,45 @@ class _LoadedRun:
 
     def dataset(self, source: str, labelled: bool = True) -> Dataset:
         """A source as the task reads it; its notes are shown."""
-        found = self.task.dataset(source, self.loaded.backbone.tokenizer, self.recipe.data, labelled)
-        for note in found.notes:
+        dataset = self.task.dataset(source, self.loaded.backbone.tokenizer, self.recipe.data, labelled)
+        for note in dataset.notes:
             self.journal.say(note)
-        return found
+        return dataset
 
     def wanted(self, member: str) -> list[Ensemble]:
         """The ensembles to score: the one asked for, or all members and the pair that the study reports."""
         best = [row.ensemble for row in self.chosen if row.ensemble.chosen == "best"]
         pairs = self.loaded.pairs(self.recipe.evaluate.ensembles)
-        for one in (one for ensemble in best for one in ensemble.members):
-            if one not in self.loaded.heads:
-                raise UserError(f"{self.run.seed(one.seed)}: the head {one.name!r} is gone; run the study again")
+        for gone in [one for ensemble in best for one in ensemble.members if one not in self.loaded.heads]:
+            raise UserError(f"{self.run.seed(gone.seed)}: the head {gone.name!r} is gone; run the study again")
         if not member:
             return [*self.loaded.singles, *best]
-        names = {one.name: one for one in [*self.loaded.singles, *pairs]}
-        names |= {name: one for one in best for name in (one.parts, one.name)}
+        names = {ensemble.name: ensemble for ensemble in [*self.loaded.singles, *pairs]}
+        names |= {name: ensemble for ensemble in best for name in (ensemble.parts, ensemble.name)}
         if member not in names:
             raise UserError(f"--member {member}: {nearest(member, names)}")
         return [names[member]]
 
     def predict(self, dataset: Dataset, ensembles: Sequence[Ensemble], rule: Any) -> Pass:
         setting = Setting(self.task, replace(self.recipe.evaluate, decoding=rule), self.journal)
-        found = predict(self.loaded.backbone, self.loaded.heads, ensembles, dataset, setting, stage="scoring")
-        if not found.predictions and is_main():
-            why = next(iter(found.dropped.values()))
+        result = predict(self.loaded.backbone, self.loaded.heads, ensembles, dataset, setting, stage="scoring")
+        if not result.predictions and is_main():
+            why = next(iter(result.dropped.values()))
             raise UserError(f"--member {ensembles[0].parts}: cannot be scored: {why}")
-        return found
+        return result
 
     def predict_best(self, dataset: Dataset, member: str) -> tuple[Any, str]:
         """Predictions of the member asked for, or of the best on tune, None but in the main process; and its name."""
         best = max(self.chosen, key=lambda row: row.tune or 0.0, default=None)
-        one = best.ensemble if best else self.loaded.singles[0]
+        ensemble = best.ensemble if best else self.loaded.singles[0]
         if member:
-            (one,) = self.wanted(member)
-        return self.predict(dataset, [one], self.recipe.evaluate.decoding).predictions.get(one), one.parts
+            (ensemble,) = self.wanted(member)
+        result = self.predict(dataset, [ensemble], self.recipe.evaluate.decoding)
+        return result.predictions.get(ensemble), ensemble.parts
 
 
 def _object(path: Path, what: str) -> dict[str, Any]:
-    found = read_json(path, what)
-    if not isinstance(found, dict):
+    contents = read_json(path, what)
+    if not isinstance(contents, dict):
         raise UserError(f"{path}: not an object with an entry per question id")
-    return found
+    return contents

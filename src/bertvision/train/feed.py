@@ -27,7 +27,7 @@ Choice = Literal["live", "stored"]
 
 
 class Feeds:
-    """Feeds of a bank that trains on a frozen backbone.
+    """Makes the feeds of a bank that trains on a frozen backbone: live ones, or from a store.
 
     job: the training; a choice that was made for its identity is kept, so that it resumes with the same numbers.
     tapped: where `bertvision tap` leaves its stores: one that fits is read, and stays.
@@ -49,7 +49,7 @@ class Feeds:
         self.choice: Choice | None = None
         self._no_room: list[str] = []  # sets that did not fit on the disk
         self._sources: dict[str, Source] = {}
-        self._found: dict[str, Store | None] = {}  # in `tapped`
+        self._tapped_stores: dict[str, Store | None] = {}  # in `tapped`
 
     def choose(
         self, windows: Windows, heads: Sequence[nn.Module], looked_at: Windows | None = None, looks: int = 0
@@ -64,16 +64,16 @@ class Feeds:
     def _choose(self, windows: Windows, heads: Sequence[nn.Module], looked_at: Windows | None, looks: int) -> None:
         if self.recipe.states != "auto":
             self.choice, why = self.recipe.states, "as the recipe says"
-        elif self._kept():
+        elif self._read_choice():
             why = "as it began"
         else:
-            if self._find(windows, "train") is not None:
+            if self._find_tapped(windows, "train") is not None:
                 self.choice, why = "stored", "for there is a store that fits"
             elif self.recipe.epochs * self.rounds <= 1 and looks <= 1:
                 self.choice, why = "live", "every state is read only once"
             else:
                 self.choice, why = self._forecast(windows, heads, looked_at, looks)
-            self._keep()
+            self._write_choice()
         self.journal.note(f"states: {self.choice}, {why}")
 
     def feed(self, windows: Windows, name: str) -> Feed:
@@ -82,93 +82,93 @@ class Feeds:
         runtime = self.backbone.runtime
         began = runtime.clock()
         if name not in self._sources:
-            store = self._store(windows, name) if self.choice == "stored" else None
+            store = self._open_or_write(windows, name) if self.choice == "stored" else None
             reads, positions = self.selection.reads, self.selection.positions
-            self._sources[name] = self._live if store is None else stored(store, reads, positions, runtime)
+            self._sources[name] = self._live_source if store is None else stored(store, reads, positions, runtime)
         source, seconds = self._sources[name], runtime.clock() - began
         work = encoder_work(self.backbone.model, self.selection.reads).forward
-        if source is self._live:
+        if source is self._live_source:
             return Feed(windows, source, self.backbone.pad, seconds=seconds, work=work)
         return Feed(windows, source, self.backbone.pad, seconds=seconds, flops=added(0, work, windows.lengths))
 
-    def _store(self, windows: Windows, name: str) -> Store | None:
+    def _open_or_write(self, windows: Windows, name: str) -> Store | None:
         """The store that the main process finds, or one that all processes write; None if there is no room for it."""
         runtime = self.backbone.runtime
         if runtime.tell(name in self._no_room):
             return None
-        store = self._find(windows, name) if runtime.is_main else None
-        if place := runtime.tell(str(store.directory) if store else ""):
-            return store or Store.open(Path(place), self.backbone, windows)
+        store = self._find_tapped(windows, name) if runtime.is_main else None
+        if directory := runtime.tell(str(store.directory) if store else ""):
+            return store or Store.open(Path(directory), self.backbone, windows)
         return self._write(windows, name)
 
     @cached_property
-    def _live(self) -> Source:
+    def _live_source(self) -> Source:
         """One for all sets: it holds the encoder's weights a second time."""
         return live(self.backbone, self.selection.reads, self.selection.positions)
 
-    def _find(self, windows: Windows, name: str) -> Store | None:
+    def _find_tapped(self, windows: Windows, name: str) -> Store | None:
         """The smallest complete store in `tapped` that holds all that is read of these windows, in the same format."""
-        if name in self._found or self.tapped is None:
-            return self._found.get(name)
-        manifests, found, others = sorted(self.tapped.glob(f"*/{NAME}")), [], []
+        if name in self._tapped_stores or self.tapped is None:
+            return self._tapped_stores.get(name)
+        manifests, fitting_stores, reasons = sorted(self.tapped.glob(f"*/{NAME}")), [], []
         made_from = fingerprints(self.backbone, windows) if manifests else None  # reads all weights: do it once
         for manifest in manifests:
             try:
                 store = Store.open(manifest.parent, self.backbone, windows, made_from)
-                kept, wanted = store.manifest.selection, self.selection
-                if kept.dtype != wanted.dtype or not store.offers(wanted.reads, wanted.positions):
-                    raise UserError(f"{store.directory}: holds {kept}")
+                held, wanted = store.manifest.selection, self.selection
+                if held.dtype != wanted.dtype or not store.offers(wanted.reads, wanted.positions):
+                    raise UserError(f"{store.directory}: holds {held}")
                 store.verify()
-                found.append(store)
+                fitting_stores.append(store)
             except UserError as error:
-                others.append(str(error).removeprefix(f"{self.tapped}{os.sep}"))
-        smallest = min(found, key=lambda store: store.bytes, default=None)
+                reasons.append(str(error).removeprefix(f"{self.tapped}{os.sep}"))
+        smallest = min(fitting_stores, key=lambda store: store.bytes, default=None)
         if smallest is not None:
             self.journal.note(f"states of {name}: read from {smallest.directory.name}")
-        elif others:
-            self.journal.note(f"states of {name}: no store fits; " + "; ".join(others))
-        self._found[name] = smallest
+        elif reasons:
+            self.journal.note(f"states of {name}: no store fits; " + "; ".join(reasons))
+        self._tapped_stores[name] = smallest
         return smallest
 
     def _write(self, windows: Windows, name: str) -> Store | None:
-        place = self.directory / name
+        directory = self.directory / name
         try:
             return write_states(
-                place, self.backbone, windows, self.selection, self.journal, f"storing states of {name}"
+                directory, self.backbone, windows, self.selection, self.journal, f"storing states of {name}"
             )
         except NoRoom as error:
             if self.recipe.states != "auto":
                 raise
             self._no_room.append(name)
             if self.backbone.runtime.is_main:
-                remove(place)
-                self._keep()
+                remove(directory)
+                self._write_choice()
             self.journal.note(f"states of {name}: live after all; {error}")
             return None
 
-    def _kept(self) -> bool:
+    def _read_choice(self) -> bool:
         """Takes over a choice that was made for the same training, if there is one."""
-        if not self._note.is_file():
+        if not self._choice_file.is_file():
             return False
         what = "note of where states come from"
-        found = read_json(self._note, what)
-        with fitting(self._note, what):
-            if found["identity"] != self.identity:
+        note = read_json(self._choice_file, what)
+        with fitting(self._choice_file, what):
+            if note["identity"] != self.identity:
                 return False
-            if found["states"] not in ("live", "stored"):
-                raise TypeError(f"states are {found['states']!r}")
-            self.choice, self._no_room = found["states"], list(found.get("no_room", []))
+            if note["states"] not in ("live", "stored"):
+                raise TypeError(f"states are {note['states']!r}")
+            self.choice, self._no_room = note["states"], list(note.get("no_room", []))
         return True
 
-    def _keep(self) -> None:
-        write_json(self._note, {"identity": self.identity, "states": self.choice, "no_room": self._no_room})
+    def _write_choice(self) -> None:
+        write_json(self._choice_file, {"identity": self.identity, "states": self.choice, "no_room": self._no_room})
 
     def _forecast(
         self, windows: Windows, heads: Sequence[nn.Module], looked_at: Windows | None, looks: int
     ) -> tuple[Choice, str]:
         from bertvision.states.forecast import forecast
 
-        found = forecast(
+        costs = forecast(
             self.backbone,
             windows,
             heads,
@@ -178,13 +178,13 @@ class Feeds:
             looked_at=looked_at,
             looks=looks,
         )
-        for line in found.lines()[:-1]:  # the last is the choice itself
+        for line in costs.lines()[:-1]:  # the last is the choice itself
             self.journal.say(line)
-        choice, why = found.choose()
+        choice, why = costs.choose()
         return choice, f"for {why}"
 
     @property
-    def _note(self) -> Path:
+    def _choice_file(self) -> Path:
         return self.directory / "choice.json"
 
 

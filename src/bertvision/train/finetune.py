@@ -31,7 +31,7 @@ from bertvision.evaluate.score import total_flops
 from bertvision.files import fitting, load_tensors, save_tensors, sync
 from bertvision.heads import SPECS, Head, build_head, saved_spec
 from bertvision.recipe import BankRecipe, FinetuneRecipe, head_spec
-from bertvision.runtime import CPU
+from bertvision.runtime import CPU, Runtime
 from bertvision.states.layout import Selection
 from bertvision.states.store import Source, stored
 from bertvision.tasks import Dataset, Task
@@ -40,7 +40,7 @@ from bertvision.train.feed import write_states
 from bertvision.train.learner import Learner
 from bertvision.train.loop import Feed, Job, Plan, fit, plan_batches
 
-NAME = "finetune"  # of the job
+NAME = "finetune"  # of the job, in the names of its files
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,17 @@ class Checkpoint:
     def done(self) -> bool:
         return self.directory.is_dir()
 
+    @property
+    def encoder_file(self) -> Path:
+        return self.directory / "backbone.safetensors"
+
     def save(self, backbone: Backbone, tuning: Tuning, head: Head, about: dict[str, Any]) -> None:
         """Writes all of it or nothing: the directory appears under its name when it is complete."""
         unfinished = self.directory.with_name(f".{self.directory.name}.part")
         shutil.rmtree(unfinished, ignore_errors=True)
         try:
             unfinished.mkdir(parents=True)
-            save_tuned(backbone.model, tuning, unfinished / "backbone.safetensors")
+            save_tuned(backbone.model, tuning, unfinished / self.encoder_file.name)
             save_tensors(unfinished / self._head.name, head.state_dict(), about)
             unfinished.rename(self.directory)
             sync(self.directory.parent)
@@ -76,7 +80,7 @@ class Checkpoint:
         onto: the name of the encoder, or the encoder itself, untuned or tuned by the same plan; it is changed in place.
         """
         backbone = Backbone.load(onto) if isinstance(onto, str) else onto
-        load_tuned(backbone.model, self.directory / "backbone.safetensors")
+        load_tuned(backbone.model, self.encoder_file)
         tensors, about = load_tensors(self._head, "head", self._way_out, finite=True)
         with fitting(self._head, "head", self._way_out):
             about["head"] = saved_spec(about["head"], about)
@@ -95,8 +99,10 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Along:
-    """A bank whose heads learn while the backbone is tuned, on the states it makes anyway. path: where it is saved with
-    the checkpoint of an epoch."""
+    """A bank whose heads train while the backbone is tuned, on the states it computes anyway.
+
+    path: where the bank is saved with the checkpoint of an epoch.
+    """
 
     bank: HeadBank
     recipe: BankRecipe
@@ -116,55 +122,61 @@ def finetune(
 
     along: heads that train on the same states, and are saved with each checkpoint. They do not change the backbone.
     """
-    runtime = backbone.runtime
+    runtime, windows, spec = backbone.runtime, train.windows, head_spec(recipe.head)
     if runtime.world > 1:
-        from bertvision.train.micro_batches import check_parts
+        _check_processes(runtime, job)
+    tuning = _prepare(backbone, recipe, job.seed)
+    head = runtime.to(_first_head(spec, backbone, task, job.seed, recipe.start))
+    plan = plan_batches(windows, recipe, job.seed)
+    learner = _joint_learner(backbone, head, recipe, len(plan), job.seed)
+    bank = bank_learners(runtime.to(along.bank), along.recipe, windows, plan, job.seed) if along else []
+    below = _frozen(backbone, tuning) if recipe.lower == "stored" else NO_FLOPS
+    learner.work = tuning_work(backbone, head, below)
+    reads = together([head.reads, *([along.bank.reads] if along else [])], backbone.layers)
+    feed = _joint_feed(backbone, windows, tuning, recipe, reads, job, below)
+    due = {epoch: plan.steps_at(epoch) for epoch in checkpoints}  # with little data, several may be at one step
+    due[max(due)] = len(plan)
 
-        check_parts(runtime)
+    def save_checkpoints(step: int) -> None:
+        for epoch, checkpoint in checkpoints.items():
+            if not runtime.is_main or due[epoch] != step or checkpoint.done:
+                continue
+            if along:  # first: a checkpoint that exists has its heads
+                along.bank.save(along.path(epoch), training_notes(bank, None, job.identity))
+            seconds, flops = feed.seconds + learner.seconds, total_flops([feed.flops, learner.flops])
+            about = {"head": spec, "specs": SPECS, "epoch": epoch, "step": step, "seconds": seconds, "flops": flops}
+            checkpoint.save(backbone, tuning, head, about | {"seed": job.seed, "identity": job.identity})
+            job.journal.log("checkpoint", seed=job.seed, epoch=epoch, step=step, seconds=round(seconds, 2))
+
+    set_training(backbone.model, tuning)
+    save_checkpoints(0)  # epoch 0: the encoder as it came
+    savings: Any = {"checkpointing": runtime.checkpointing, "compiled": runtime.compiled}
+    with leaner(backbone.model, **savings, kernels=lambda: training_kernels(runtime)):
+        fit([learner, *bank], feed, Plan(task, plan, job, save_checkpoints, due.values()), runtime)
+    if runtime.is_main:
+        job.clear()
+    runtime.wait()
+    backbone.eval()
+
+
+def _check_processes(runtime: Runtime, job: Job) -> None:
+    """UserError unless the processes can share the steps of tuning."""
+    from bertvision.train.micro_batches import check_parts
+
+    check_parts(runtime)
+    if runtime.reduce == "fast":
+        job.journal.note(f"gradients of {runtime.world} processes are added as fast as they can: other bits every time")
+
+
+def _prepare(backbone: Backbone, recipe: FinetuneRecipe, seed: int) -> Tuning:
+    """Makes the encoder ready for tuning: what trains, what is added to it, and the weights it starts from."""
     tuning = tuning_of(recipe)
     set_attention_dropout(backbone.model, recipe.attention_dropout)
     if recipe.start:
         start_from(backbone.model, find_tuned(recipe.start), tuning)
     else:
-        apply(backbone.model, tuning, job.seed)
-    spec, seed, windows = head_spec(recipe.head), job.seed, train.windows
-    head = runtime.to(_first_head(spec, backbone, task, seed, recipe.start))
-    plan = plan_batches(windows, recipe, seed)
-    below = _frozen(backbone, tuning) if recipe.lower == "stored" else NO_FLOPS
-    learner = _joint_learner(backbone, head, recipe, len(plan), seed)
-    learner.work = tuning_work(backbone, head, below)
-    others = bank_learners(runtime.to(along.bank), along.recipe, windows, plan, seed) if along else []
-    marks = {epoch: plan.steps_at(epoch) for epoch in checkpoints}  # with little data, several may be at one step
-    marks[max(marks)] = len(plan)
-
-    def save_checkpoint(step: int) -> None:
-        if not runtime.is_main:
-            return
-        for epoch in [epoch for epoch, mark in marks.items() if mark == step and not checkpoints[epoch].done]:
-            if along:  # first: a checkpoint that exists has its heads
-                along.bank.save(along.path(epoch), training_notes(others, None, job.identity))
-            seconds = feed.seconds + learner.seconds
-            flops = total_flops([feed.flops, learner.flops])
-            about = {"head": spec, "specs": SPECS, "epoch": epoch, "step": step, "seconds": seconds, "flops": flops}
-            checkpoints[epoch].save(backbone, tuning, head, about | {"seed": seed, "identity": job.identity})
-            job.journal.log("checkpoint", seed=seed, epoch=epoch, step=step, seconds=round(seconds, 2))
-
-    reads = together([head.reads, *([along.bank.reads] if along else [])], backbone.layers)
-    began = runtime.clock()
-    source = _source(backbone, windows, tuning, recipe, reads, job)
-    seconds = runtime.clock() - began if recipe.lower == "stored" else 0.0
-    feed = Feed(windows, source, backbone.pad, moves=True, seconds=seconds, flops=added(0, below, windows.lengths))
-    if runtime.world > 1 and runtime.reduce == "fast":
-        job.journal.note(f"gradients of {runtime.world} processes are added as fast as they can: other bits every time")
-    set_training(backbone.model, tuning)
-    save_checkpoint(0)  # epoch 0: the encoder as it came
-    how: Any = {"checkpointing": runtime.checkpointing, "compiled": runtime.compiled}
-    with leaner(backbone.model, **how, kernels=lambda: training_kernels(runtime)):
-        fit([learner, *others], feed, Plan(task, plan, job, save_checkpoint, marks.values()), runtime)
-    if runtime.is_main:
-        job.clear()
-    runtime.wait()
-    backbone.eval()
+        apply(backbone.model, tuning, seed)
+    return tuning
 
 
 def tuning_of(recipe: FinetuneRecipe) -> Tuning:
@@ -172,6 +184,22 @@ def tuning_of(recipe: FinetuneRecipe) -> Tuning:
     spec = head_spec(recipe.head)
     plan = recipe.train_layers, recipe.adapters, recipe.lora, recipe.norms, bool(spec.get("pooled")), recipe.biases
     return Tuning(*plan, depth=spec.get("depth", 0))
+
+
+def _joint_feed(
+    backbone: Backbone,
+    windows: Windows,
+    tuning: Tuning,
+    recipe: FinetuneRecipe,
+    reads: Reads,
+    job: Job,
+    below: Flops | None,
+) -> Feed:
+    """The feed of tuning. below: FLOPs per window of the frozen part, if that is stored."""
+    began = backbone.runtime.clock()
+    source = _source(backbone, windows, tuning, recipe, reads, job)
+    seconds = backbone.runtime.clock() - began if recipe.lower == "stored" else 0.0
+    return Feed(windows, source, backbone.pad, moves=True, seconds=seconds, flops=added(0, below, windows.lengths))
 
 
 def _source(
@@ -197,12 +225,10 @@ def _source(
     shortest = collate(windows, np.argsort(windows.lengths, kind="stable")[:2], backbone.pad)
     first, stop = first_trained(backbone.model, tuning), tuning.depth or None
     lower, upper = split(backbone, first, backbone.runtime.to(shortest), stop)
-    # fp32: tuning then differs from a live one only by the rounding of matrix products in other batches
-    store = write_states(
-        job.states, lower, windows, Selection("fp32", reads, "all"), job.journal, "storing the frozen part"
-    )
-    below = stored(store, reads, runtime=backbone.runtime)
-    return lambda batch: upper(batch, below(batch))
+    selection = Selection("fp32", reads, "all")  # so that only the rounding of products in other batches differs
+    store = write_states(job.states, lower, windows, selection, job.journal, "storing the frozen part")
+    lower_states = stored(store, reads, runtime=backbone.runtime)
+    return lambda batch: upper(batch, lower_states(batch))
 
 
 def _frozen(backbone: Backbone, tuning: Tuning) -> Flops | None:
@@ -212,11 +238,11 @@ def _frozen(backbone: Backbone, tuning: Tuning) -> Flops | None:
 
 def tuning_work(backbone: Backbone, head: Head, below: Flops | None = NO_FLOPS) -> Work:
     """FLOPs per window of a backbone that was prepared for tuning and of the head on top; without those `below`."""
-    own = encoder_work(backbone.model, head.reads)
-    above = head_work(head, backbone.layers, backbone.width, joint=True)
-    if own.train is None or above.train is None or below is None:
+    encoder = encoder_work(backbone.model, head.reads)
+    readout = head_work(head, backbone.layers, backbone.width, joint=True)
+    if encoder.train is None or readout.train is None or below is None:
         return Work(None, None)
-    return Work(train=own.train + above.train - below)
+    return Work(train=encoder.train + readout.train - below)
 
 
 def make_head(spec: dict[str, Any], backbone: Backbone, task: Task, seed: int = 0) -> Head:
@@ -254,9 +280,13 @@ def head_shape(backbone: Backbone, task: Task) -> dict[str, Any]:
 
 
 def _joint_learner(backbone: Backbone, head: Head, recipe: FinetuneRecipe, steps: int, seed: int) -> Learner:
+    """The learner of the backbone and the head on top, each group of parameters at its own learning rate."""
     rate = recipe.learning_rate
-    added = recipe.adapter_learning_rate or rate
-    moving = {key: p for key, p in backbone.model.named_parameters() if p.requires_grad}
-    rates = {key: (p, added if is_added(key) else rate) for key, p in moving.items()}
+    adapter_rate = recipe.adapter_learning_rate or rate
+    trained = {
+        name: (parameter, adapter_rate if is_added(name) else rate)
+        for name, parameter in backbone.model.named_parameters()
+        if parameter.requires_grad
+    }
     training = replace(recipe, learning_rate=recipe.head_learning_rate or rate)
-    return Learner("backbone", head.train(), training, steps=steps, seed=seed, backbone=rates)
+    return Learner("backbone", head.train(), training, steps=steps, seed=seed, backbone=trained)

@@ -57,14 +57,14 @@ class Learner(Timed):
         self.joint = backbone is not None
         self.in_bf16 = isinstance(training, BankRecipe) and training.precision == "bf16"
         trained = {f"head.{key}": (p, training.learning_rate) for key, p in head.named_parameters()}
-        trained |= {f"backbone.{key}": found for key, found in (backbone or {}).items()}
+        trained |= {f"backbone.{key}": parameter_and_rate for key, parameter_and_rate in (backbone or {}).items()}
         self.named = {key: parameter for key, (parameter, _) in trained.items()}
         self.optimizer = make_optimizer(trained, training)
         self.schedule = make_schedule(training, steps if share is None else len(share.updates))
         self.work, self.flops = NO_WORK, cast(int | None, 0)
         self.loss = math.nan
-        self.seen: list[Seen] = []  # not fetched from the device yet
-        self._broken: Tensor | None = None  # on the device: 1 from the first value on that is not finite
+        self.observations: list[Observation] = []  # not fetched from the device yet
+        self._not_finite: Tensor | None = None  # on the device: 1 from the first value on that is not finite
         self.stopped = self.finished = ""
         self.best = Best()
         self.moved: list[bool] = []  # which of `named`, and the loss, ever have a gradient; where processes share steps
@@ -76,7 +76,7 @@ class Learner(Timed):
 
     @property
     def resting(self) -> bool:
-        """Whether it will not learn again."""
+        """Whether it has stopped for good."""
         return bool(self.stopped or self.finished)
 
     def learn(self, states: States, batch: Batch, task: Task, step: int, runtime: Runtime = CPU) -> None:
@@ -86,13 +86,13 @@ class Learner(Timed):
             return
         with self.timed(runtime):
             loss = self._loss(states, batch, task, (step,), runtime)
-            self._see("loss", loss, step)
+            self._observe("loss", loss, step)
             (loss if self.share is None else loss * len(batch.index)).backward()  # of a share the sum over windows
             self._update(step)
 
-    def rows(self, index: NDArray[np.int64]) -> int:
+    def window_count(self, index: NDArray[np.int64]) -> int:
         """How many of these windows it learns from."""
-        return len(index) if self.share is None else int(self.share.seen[index].sum())
+        return len(index) if self.share is None else int(self.share.contains[index].sum())
 
     def gradient(
         self, states: States, batch: Batch, task: Task, part: tuple[int, int], weight: float, runtime: Runtime = CPU
@@ -105,29 +105,29 @@ class Learner(Timed):
             loss = self._loss(states, batch, task, part, runtime) * weight
             return [*torch.autograd.grad(loss, [*self.named.values()], allow_unused=True), loss.detach()]
 
-    def take_gradient(self, gradient: "Gradient", rows: int, step: int) -> None:
+    def apply_gradient(self, gradient: "Gradient", rows: int, step: int) -> None:
         """Learns from the results of `gradient`, summed over the micro-batches of a step, which hold `rows` windows."""
-        *own, loss = gradient
+        *gradients, loss = gradient
         assert loss is not None
-        self._see("loss", loss if self.share is None else loss / rows, step)
-        for parameter, value in zip(self.named.values(), own, strict=True):
+        self._observe("loss", loss if self.share is None else loss / rows, step)
+        for parameter, value in zip(self.named.values(), gradients, strict=True):
             if value is not None:
-                gathered = parameter.grad
-                parameter.grad = value if self.share is None else value + (0 if gathered is None else gathered)
+                accumulated = parameter.grad
+                parameter.grad = value if self.share is None else value + (0 if accumulated is None else accumulated)
         self._update(step)
 
     @torch.no_grad()
     def judge(self, states: States, batch: Batch, task: Task, step: int, runtime: Runtime = CPU) -> None:
         """Computes the loss alone. Checks the last update, which no later step would reveal."""
         if not self.resting:
-            self._see("loss", self._loss(states, batch, task, (step,), runtime), step)
+            self._observe("loss", self._loss(states, batch, task, (step,), runtime), step)
 
-    def take(self, seen: "Seen", value: float) -> None:
-        """Takes a value that was fetched; stops if it is not finite."""
-        if seen.what == "loss":
+    def receive(self, observation: "Observation", value: float) -> None:
+        """Receives a value from the device; stops if it is not finite."""
+        if observation.what == "loss":
             self.loss = value
         if not self.resting and not math.isfinite(value):
-            self._stop(seen.what, value, seen.step)
+            self._stop(observation.what, value, observation.step)
 
     def check(self, loss: float, step: int, patience: int) -> None:
         """Takes its loss on the tune set: keeps its values if it is the lowest yet, and stops after `patience` checks
@@ -146,9 +146,9 @@ class Learner(Timed):
 
     def take_best(self) -> None:
         """Restores its values at the lowest loss on the tune set, if there was a check."""
-        values = self._values()
+        current = self._values()
         for key, value in self.best.values.items():
-            values[key].data.copy_(value)
+            current[key].data.copy_(value)
 
     def _loss(self, states: States, batch: Batch, task: Task, part: tuple[int, ...], runtime: Runtime) -> Tensor:
         with runtime.seed(self.seed, self.name, *part):  # the head's own dropout
@@ -156,13 +156,13 @@ class Learner(Timed):
                 logits = self.head.logits(states if self.joint else states.detach())
             return task.loss(logits.float(), batch)
 
-    def _see(self, what: str, value: Tensor, step: int) -> Tensor:
+    def _observe(self, what: str, value: Tensor, step: int) -> Tensor:
         """Notes a loss or a gradient's norm, without waiting for it; 1 if anything so far was not finite."""
         value = value.detach()
         broken = (~value.isfinite()).float()
-        self._broken = broken if self._broken is None else torch.maximum(self._broken, broken)
-        self.seen.append(Seen(what, step, value))
-        return self._broken
+        self._not_finite = broken if self._not_finite is None else torch.maximum(self._not_finite, broken)
+        self.observations.append(Observation(what, step, value))
+        return self._not_finite
 
     def _update(self, step: int) -> None:
         """Makes the update that is due at this step, if one is."""
@@ -178,7 +178,7 @@ class Learner(Timed):
         norm = nn.utils.get_total_norm(gradients)
         if gradients:
             # An update that the fused kernels leave out by themselves, so that nobody waits to decide it.
-            self.optimizer.found_inf = self._see("gradient", norm, step)  # type: ignore[attr-defined]
+            self.optimizer.found_inf = self._observe("gradient", norm, step)  # type: ignore[attr-defined]
         if self.clip:
             nn.utils.clip_grads_with_norm_(self.named.values(), self.clip, norm)
         factor = self.schedule(number)
@@ -215,17 +215,17 @@ class Learner(Timed):
         self.seconds, self.stopped, self.finished = notes["seconds"], notes["stopped"], notes["finished"]
         self.flops = notes.get("flops")
         self.best = Best(**notes["best"])
-        values = self._values()
-        for full, value in tensors.items():
-            kind, _, key = full.partition(".")
+        current = self._values()
+        for name, value in tensors.items():
+            kind, _, key = name.partition(".")
             if kind == "now":
-                values[key].data.copy_(value)
+                current[key].data.copy_(value)
             elif kind == "best":
-                self.best.values[key] = _copied(value, values[key])
+                self.best.values[key] = _copied(value, current[key])
             elif kind == "grad":
-                self.named[key].grad = _copied(value, values[key])
+                self.named[key].grad = _copied(value, current[key])
             else:
-                self.optimizer.state[self.named[key]][kind] = _copied(value, values[key])
+                self.optimizer.state[self.named[key]][kind] = _copied(value, current[key])
 
     def _values(self) -> dict[str, Tensor]:
         return self.named | {f"head.{key}": buffer for key, buffer in self.head.named_buffers()}
@@ -237,8 +237,8 @@ def _copied(value: Tensor, like: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A value of a step that may still be on its way: a "loss", or the norm of a "gradient"."""
+class Observation:
+    """A value of a step that may still be on the device: a "loss", or the norm of a "gradient"."""
 
     what: str
     step: int
@@ -246,14 +246,16 @@ class Seen:
 
 
 def fetch_losses(learners: Sequence[Learner]) -> None:
-    """Fetches what learners have seen since the last time, all of it at once, and stops those whose loss or gradient
+    """Fetches the observations of learners since the last time, all at once, and stops those whose loss or gradient
     was not finite, at the step it happened."""
-    waiting = [(learner, seen) for learner in learners for seen in learner.seen]
+    waiting = [(learner, observation) for learner in learners for observation in learner.observations]
     if waiting:
-        for (learner, seen), value in zip(waiting, torch.stack([seen.value for _, seen in waiting]).cpu().tolist()):
-            learner.take(seen, value)
+        for (learner, observation), value in zip(
+            waiting, torch.stack([observation.value for _, observation in waiting]).cpu().tolist()
+        ):
+            learner.receive(observation, value)
     for learner in learners:
-        learner.seen.clear()
+        learner.observations.clear()
 
 
 @dataclass(slots=True)
@@ -273,15 +275,15 @@ class Best:
 class Share:
     """A nested part of the examples, with all their windows, within a plan for the whole set.
 
-    seen: (N,) windows that belong to it. updates: {step: (number of the update made then, windows it is made of)}: as
-    soon as `batch_size` windows have been gathered, and after the last of them.
+    contains: (N,) bool, the windows that belong to it. updates: {step: (number of the update made then, windows it is
+    made of)}: as soon as `batch_size` windows have been gathered, and after the last of them.
     """
 
     def __init__(self, windows: Windows, plan: BatchPlan, fraction: float, *, batch_size: int, seed: int) -> None:
         examples = int(windows.example.max(initial=-1)) + 1
-        self.seen = np.isin(windows.example, nested_fraction(examples, fraction, seed))
+        self.contains = np.isin(windows.example, nested_fraction(examples, fraction, seed))
         self.updates: dict[int, tuple[int, int]] = {}
-        counts = [int(self.seen[index].sum()) for index in plan.batches]
+        counts = [int(self.contains[index].sum()) for index in plan.batches]
         last = max((step for step, count in enumerate(counts) if count), default=-1)
         gathered = 0
         for step, count in enumerate(counts[: last + 1]):
@@ -292,13 +294,14 @@ class Share:
 
     def of(self, states: States, batch: Batch) -> tuple[States, Batch]:
         """The rows of a batch that belong to this share, perhaps none."""
-        rows = np.flatnonzero(self.seen[batch.index])
+        rows = np.flatnonzero(self.contains[batch.index])
         if len(rows) == len(batch.index):
             return states, batch
-        at = torch.from_numpy(rows).to(states.layers.device)
-        tensors = {key: getattr(batch, key)[at] for key in ("ids", "types", "mask", "targets")}
-        part = dataclasses.replace(batch, index=batch.index[rows], full=None, **tensors)
-        return States(states.layers.detach()[at], states.mask[at], states.numbers), part
+        indices = torch.from_numpy(rows).to(states.layers.device)
+        tensors = {key: getattr(batch, key)[indices] for key in ("ids", "types", "mask", "targets")}
+        second = None if batch.second is None else batch.second[indices]
+        share_batch = dataclasses.replace(batch, index=batch.index[rows], full=None, second=second, **tensors)
+        return States(states.layers.detach()[indices], states.mask[indices], states.numbers), share_batch
 
 
 def make_optimizer(trained: Mapping[str, tuple[nn.Parameter, float]], training: Training) -> torch.optim.Optimizer:
@@ -322,20 +325,20 @@ def make_optimizer(trained: Mapping[str, tuple[nn.Parameter, float]], training: 
 
 def make_schedule(training: Training, steps: int) -> Callable[[int], float]:
     """The factor of the learning rate at step 0 … steps - 1: up in equal steps during the warm-up, then down to 0."""
-    warm = round(training.warmup * steps) if training.warmup < 1 else int(training.warmup)
+    warmup_steps = round(training.warmup * steps) if training.warmup < 1 else int(training.warmup)
 
     def factor(step: int) -> float:
-        if step < warm:
-            return (step + 1) / (warm + 1)
-        done = (step - warm) / max(1, steps - warm)  # 0 … 1
+        if step < warmup_steps:
+            return (step + 1) / (warmup_steps + 1)
+        done = (step - warmup_steps) / max(1, steps - warmup_steps)  # 0 … 1
         return SHAPES[training.schedule](min(done, 1.0), training.restarts)
 
     return factor
 
 
 def _restarts(done: float, restarts: int) -> float:
-    within = round(done * restarts, 9) % 1.0  # rounded: a cosine begins exactly where the last one ends
-    return 0.5 * (1 + math.cos(math.pi * within)) if done < 1 else 0.0
+    position = round(done * restarts, 9) % 1.0  # rounded: a cosine begins exactly where the last one ends
+    return 0.5 * (1 + math.cos(math.pi * position)) if done < 1 else 0.0
 
 
 SHAPES: dict[str, Callable[[float, int], float]] = {

@@ -123,14 +123,8 @@ def plan_batches(
     windows: Windows, training: Training, seed: int, counted: NDArray[np.int64] | None = None
 ) -> BatchPlan:
     """All batches of a training. counted: (N,) tokens of each window that are read; None: all of them."""
-    return BatchPlan(
-        windows.lengths,
-        counted=counted,
-        epochs=training.epochs,
-        batch_size=training.batch_size,
-        batch_tokens=training.batch_tokens,
-        seed=seed,
-    )
+    sizes: Any = {"batch_size": training.batch_size, "batch_tokens": training.batch_tokens}
+    return BatchPlan(windows.lengths, counted=counted, epochs=training.epochs, **sizes, seed=seed)
 
 
 def fit(learners: Sequence[Learner], feed: Feed, plan: Plan, runtime: Runtime = CPU) -> None:
@@ -140,41 +134,41 @@ def fit(learners: Sequence[Learner], feed: Feed, plan: Plan, runtime: Runtime = 
     Of several processes, each does a part of every step where training moves the states, else trains some learners.
     """
     batches, job = plan.batches, plan.job
-    own = learners if feed.moves else runtime.mine(learners)
-    done = _restore(learners, feed, plan)
+    own_learners = learners if feed.moves else runtime.mine(learners)
+    first_step = _restore(learners, feed, plan)
     tokens = [int(feed.windows.lengths[index].sum()) for index in batches.batches]
     marks = {*plan.marks, len(batches)}
     saved, pause = time.monotonic(), job.snapshot_seconds
     with (
         runtime.deterministic(job.journal.note),
         training_kernels(runtime),
-        job.journal.stage(job.stage, sum(tokens), sum(tokens[:done])) as progress,
+        job.journal.stage(job.stage, sum(tokens), sum(tokens[:first_step])) as progress,
     ):
-        for step in range(done, len(batches)):
-            with reporting(own, job.journal):
-                _step(own, feed, plan, step, step + 1 in marks, runtime)
+        for step in range(first_step, len(batches)):
+            with reporting(own_learners, job.journal):
+                _step(own_learners, feed, plan, step, step + 1 in marks, runtime)
                 if step + 1 in marks or (step + 1) % runtime.fetch_steps == 0:
-                    fetch_losses(own)
-            progress.advance(tokens[step], _status(own, step + 1, len(batches)))
+                    fetch_losses(own_learners)
+            progress.advance(tokens[step], _status(own_learners, step + 1, len(batches)))
             plan.at_step(step + 1)
-            busy = not all(learner.resting for learner in own)
+            busy = not all(learner.resting for learner in own_learners)
             due = runtime.is_main and time.monotonic() - saved >= pause and step + 1 < len(batches)
             busy, due = runtime.any([busy, due])  # all fetch losses at the same steps, and so drop the same heads
             if not busy:
                 break
             if due:
                 began = time.monotonic()
-                _save(learners, own, feed, plan, step + 1, runtime)
+                _save(learners, own_learners, feed, plan, step + 1, runtime)
                 saved = time.monotonic()
                 pause = max(job.snapshot_seconds, SNAPSHOT_SHARE * (saved - began)) if job.snapshot_seconds else 0
 
 
-def _step(learners: Sequence[Learner], feed: Feed, plan: Plan, step: int, judged: bool, runtime: Runtime) -> None:
-    """One step of all learners. judged: whether its outcome is checked at once."""
-    index, seed, found = plan.batches[step], plan.job.seed, None
+def _step(learners: Sequence[Learner], feed: Feed, plan: Plan, step: int, judge: bool, runtime: Runtime) -> None:
+    """One step of all learners. judge: whether the losses after it are checked at once."""
+    index, seed, batch_and_states = plan.batches[step], plan.job.seed, None
     _count(learners, feed.windows, index)
 
-    def next_states() -> tuple[Batch, States]:
+    def compute_states() -> tuple[Batch, States]:
         with runtime.seed(seed, "backbone", step):  # the backbone's dropout
             return feed(index, runtime)
 
@@ -183,36 +177,37 @@ def _step(learners: Sequence[Learner], feed: Feed, plan: Plan, step: int, judged
 
         learn_in_parts(learners, feed, plan.task, index, step, seed, runtime)
     else:
-        found = next_states()
-        _learn(learners, found[1], found[0], plan.task, step, runtime)
-    if judged:
-        if found is None or feed.moves:
-            found = None  # those of before the update: two batches of states would need twice the memory
+        batch_and_states = compute_states()
+        _learn(learners, batch_and_states[1], batch_and_states[0], plan.task, step, runtime)
+    if judge:
+        if batch_and_states is None or feed.moves:
+            batch_and_states = None  # frees those from before the update: two batches would need twice the memory
             with torch.no_grad():
-                found = next_states()
+                batch_and_states = compute_states()
         for learner in learners:
-            learner.judge(found[1], found[0], plan.task, step + 1, runtime)
+            learner.judge(batch_and_states[1], batch_and_states[0], plan.task, step + 1, runtime)
 
 
 def _learn(learners: Sequence[Learner], states: States, batch: Batch, task: Task, step: int, runtime: Runtime) -> None:
-    for share, same in groupby(learners, key=lambda learner: learner.share):
-        own, part = (states, batch) if share is None else share.of(states, batch)
-        for learner in same:
-            learner.learn(own, part, task, step, runtime)
-        del own, part  # before the rows of the next share are copied
+    """Every learner learns from its share of a batch."""
+    for share, same_share in groupby(learners, key=lambda learner: learner.share):
+        share_states, share_batch = (states, batch) if share is None else share.of(states, batch)
+        for learner in same_share:
+            learner.learn(share_states, share_batch, task, step, runtime)
+        del share_states, share_batch  # before the rows of the next share are copied
 
 
 def _count(learners: Sequence[Learner], windows: Windows, index: NDArray[np.int64]) -> None:
     """Adds the FLOPs of a step to every learner that still learns."""
     for learner in learners:
         if not learner.resting:
-            own = index if learner.share is None else index[learner.share.seen[index]]
-            learner.flops = added(learner.flops, learner.work.train, windows.lengths[own])
+            read = index if learner.share is None else index[learner.share.contains[index]]
+            learner.flops = added(learner.flops, learner.work.train, windows.lengths[read])
 
 
 @contextmanager
 def reporting(learners: Sequence[Learner], journal: Journal) -> Iterator[None]:
-    """Notes which learners stopped within, and why."""
+    """Notes in the journal which learners stop within the block, and why."""
     before = [learner for learner in learners if not learner.resting]
     yield
     for learner in before:
@@ -222,6 +217,7 @@ def reporting(learners: Sequence[Learner], journal: Journal) -> Iterator[None]:
 
 
 def _status(learners: Sequence[Learner], step: int, steps: int) -> dict[str, object]:
+    """Step, losses and learning rates, for the log."""
     learning = [learner for learner in learners if not learner.resting]
     losses = {learner.name: round(learner.loss, 4) for learner in learning}
     rates = {learner.name: float(f"{learner.rate:.4g}") for learner in learning}
@@ -256,20 +252,23 @@ def gather_learners(learners: Sequence[Learner], runtime: Runtime) -> None:
 
 
 def _packed(learners: Sequence[Learner]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """All that their steps change: tensors, by number and name, and plain values."""
-    tensors = {f"{place}.{key}": v for place, one in enumerate(learners) for key, v in one.state().items()}
+    """Everything that steps change in learners: tensors, by number and name, and plain values."""
+    tensors = {
+        f"{number}.{key}": value for number, learner in enumerate(learners) for key, value in learner.state().items()
+    }
     return tensors, [learner.notes() for learner in learners]
 
 
 def _unpack(learners: Sequence[Learner], tensors: Mapping[str, Tensor], notes: Sequence[Mapping[str, Any]]) -> None:
-    for place, learner in enumerate(learners):
-        prefix = f"{place}."
-        own = {key.removeprefix(prefix): v for key, v in tensors.items() if key.startswith(prefix)}
-        learner.restore(own, notes[place])
+    """Restores learners from what `_packed` returned."""
+    for number, learner in enumerate(learners):
+        prefix = f"{number}."
+        own_tensors = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        learner.restore(own_tensors, notes[number])
 
 
 def _restore(learners: Sequence[Learner], feed: Feed, plan: Plan) -> int:
-    """The number of steps already done."""
+    """Restores the snapshot, if there is one that fits; the number of steps already done."""
     if not plan.job.snapshot.exists():
         return 0
     tensors, about = load_tensors(plan.job.snapshot, "snapshot")
@@ -311,7 +310,9 @@ class EarlyStop:
             for learner in learning:
                 learner.check(losses[learner.name], step, self.recipe.patience)
             if self.prune is not None:
-                pruned = self.prune(step, {one.name: losses[one.name] for one in learning if not one.stopped})
+                pruned = self.prune(
+                    step, {learner.name: losses[learner.name] for learner in learning if not learner.stopped}
+                )
                 for learner in learning:
                     if not learner.resting:
                         learner.finished = pruned.get(learner.name, "")
@@ -321,12 +322,12 @@ class EarlyStop:
         """The mean loss of each learner over all windows, in eval mode."""
         windows = self.feed.windows
         batches = by_length(windows.lengths, self.recipe.batch_tokens) if learners else []
-        found: list[list[Tensor]] = [[] for _ in learners]  # by learner and batch
+        batch_losses: list[list[Tensor]] = [[] for _ in learners]  # by learner and batch
         for learner in learners:
             learner.head.eval()
         for index in batches:
             batch, states = self.feed(index, self.runtime)
-            for learner, losses in zip(learners, found):
+            for learner, losses in zip(learners, batch_losses):
                 with learner.timed(self.runtime):
                     losses.append(self.task.loss(learner.head.logits(states), batch))
                 learner.flops = added(learner.flops, learner.work.forward, windows.lengths[index])
@@ -336,7 +337,8 @@ class EarlyStop:
         if not batches:
             return {learner.name: 0.0 for learner in learners}
         sizes = [len(index) for index in batches]
-        totals = [sum(map(mul, row, sizes)) for row in torch.stack([torch.stack(one) for one in found]).cpu().tolist()]
+        values = torch.stack([torch.stack(losses) for losses in batch_losses]).cpu().tolist()  # fetched at once
+        totals = [sum(map(mul, losses, sizes)) for losses in values]
         return {learner.name: total / max(1, len(windows)) for learner, total in zip(learners, totals)}
 
 

@@ -41,7 +41,7 @@ def learn_in_parts(
     """
     parts = [index[part :: runtime.accumulate] for part in range(runtime.accumulate)]
     learning = [learner for learner in learners if not learner.resting]
-    rows = [[learner.rows(windows) for windows in parts] for learner in learning]
+    rows = [[learner.window_count(windows) for windows in parts] for learner in learning]
     sums = [Tree() for _ in learning]
     for part in branch(runtime):
         if part >= len(parts) or not len(parts[part]):
@@ -55,7 +55,7 @@ def learn_in_parts(
         del batch, states
     for learner, own, total in zip(learning, rows, sums):
         if any(own):
-            learner.take_gradient(_over_processes(total.sum(), own, learner, runtime), sum(own), step)
+            learner.apply_gradient(_over_processes(total.sum(), own, learner, runtime), sum(own), step)
 
 
 def branch(runtime: Runtime) -> range:
@@ -66,19 +66,21 @@ def branch(runtime: Runtime) -> range:
 
 
 class Tree:
-    """The sum of gradients that come in rising order, as a binary tree: (0 + 1) + (2 + 3). A branch without any is left
-    out. It holds no more of them than the tree has levels."""
+    """The sum of gradients that come in rising order, as a binary tree: (0 + 1) + (2 + 3).
+
+    A branch without gradients is left out. No more gradients are held than the tree has levels.
+    """
 
     def __init__(self) -> None:
-        self.branches: list[tuple[int, int, Gradient]] = []  # level and place of each, the lowest last
+        self.branches: list[tuple[int, int, Gradient]] = []  # level and position of each, the lowest last
 
     def add(self, leaf: int, gradient: Gradient) -> None:
-        while self.branches and leaf >> self._level + 1 != self._place >> 1:
+        while self.branches and leaf >> self._level + 1 != self._position >> 1:
             self._close()
         self.branches.append((0, leaf, gradient))
 
     def sum(self) -> Gradient:
-        """Of all of them; empty if there were none."""
+        """The sum of all gradients; empty if there were none."""
         while len(self.branches) > 1:
             self._close()
         return self.branches[0][2] if self.branches else []
@@ -88,43 +90,47 @@ class Tree:
         return self.branches[-1][0]
 
     @property
-    def _place(self) -> int:
+    def _position(self) -> int:
         return self.branches[-1][1]
 
     def _close(self) -> None:
-        """Nothing more comes into the lowest branch: it is added to its neighbour, if that has anything."""
-        level, place, gradient = self.branches.pop()
+        """Completes the lowest branch, and adds it to its neighbour if that has a gradient."""
+        level, position, gradient = self.branches.pop()
         if self.branches and self._level == level:
             gradient = _added(self.branches.pop()[2], gradient)
-        self.branches.append((level + 1, place >> 1, gradient))
+        self.branches.append((level + 1, position >> 1, gradient))
 
 
-def _added(one: Gradient, other: Gradient) -> Gradient:
-    return [b if a is None else a if b is None else a.add_(b) for a, b in zip(one, other, strict=True)]
+def _added(first: Gradient, second: Gradient) -> Gradient:
+    """The sum of two gradients, computed in the first; None counts as zero."""
+    pairs = zip(first, second, strict=True)
+    return [right if left is None else left if right is None else left.add_(right) for left, right in pairs]
 
 
 def _over_processes(own: Gradient, rows: Sequence[int], learner: Learner, runtime: Runtime) -> Gradient:
-    """The sum over all processes. rows: of every micro-batch, by which all know whose branches are empty."""
+    """The sum of a gradient over all processes. rows: windows of each micro-batch, which show whose branch is empty."""
     if runtime.world == 1:
         return own
-    like = [*learner.named.values(), torch.zeros((), device=runtime.device)]  # the loss comes last
-    learner.moved = learner.moved or runtime.any([one is not None for one in own] or [False] * len(like))
-    plain = [torch.zeros_like(one) if value is None else value for one, value in zip(like, own or [None] * len(like))]
-    touched = [_touched(value, runtime) for value in plain]
-    sent = [value if places is None else value[places] for value, places in zip(plain, touched)]
-    flat = torch.cat([value.flatten() for value in sent])
+    parameters = [*learner.named.values(), torch.zeros((), device=runtime.device)]  # the loss comes last
+    own = own or [None] * len(parameters)
+    learner.moved = learner.moved or runtime.any([gradient is not None for gradient in own])
+    gradients = [torch.zeros_like(p) if gradient is None else gradient for p, gradient in zip(parameters, own)]
+    touched = [_touched_rows(gradient, runtime) for gradient in gradients]
+    sent = [gradient if index is None else gradient[index] for gradient, index in zip(gradients, touched)]
+    flat = torch.cat([tensor.flatten() for tensor in sent])
     size = len(branch(runtime))
     filled = [any(rows[first : first + size]) for first in range(0, size * runtime.world, size)]
     flat = runtime.tree_sum(flat, filled) if runtime.reduce == "exact" else runtime.all_reduce(flat)
-    pieces = [piece.view_as(one) for piece, one in zip(flat.split([one.numel() for one in sent]), sent)]
-    whole = [
-        piece if places is None else value.zero_().index_copy_(0, places, piece)
-        for piece, places, value in zip(pieces, touched, plain)
-    ]
-    return [value if moved else None for value, moved in zip(whole, learner.moved)]
+    total: Gradient = []
+    pieces = flat.split([tensor.numel() for tensor in sent])
+    for gradient, index, tensor, piece, moved in zip(gradients, touched, sent, pieces, learner.moved):
+        piece = piece.view_as(tensor)
+        summed = piece if index is None else gradient.zero_().index_copy_(0, index, piece)
+        total.append(summed if moved else None)
+    return total
 
 
-def _touched(gradient: Tensor, runtime: Runtime) -> Tensor | None:
+def _touched_rows(gradient: Tensor, runtime: Runtime) -> Tensor | None:
     """The rows of a tall matrix that are not zero in every process: no others are sent. None for all of them."""
     if gradient.ndim != 2 or len(gradient) <= TALL * gradient.shape[1]:
         return None

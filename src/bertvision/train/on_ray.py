@@ -20,7 +20,7 @@ from bertvision.train.run_dir import RunDir
 from bertvision.train.run_results import runtime_of
 from bertvision.train.search import Outcomes, Round, Search
 from bertvision.train.tap import Tap
-from bertvision.train.workers import PATIENCE, Died, Piece, View, fill
+from bertvision.train.workers import PATIENCE, Piece, PiecesView, WorkerDied, run_pieces
 
 PROBE = ".probe"  # a file that proves that driver and workers see the same folder
 # Without an address Ray's servers, which run whatever code they are sent, listen on the loopback interface alone. The
@@ -33,7 +33,7 @@ _taps: dict[tuple[str, tuple[Any, ...]], Tap] = {}  # the last that this worker 
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkerSetup:
     """Where and how the workers of a job work. token: what the probe in `run` holds, new for every driver."""
 
     run: str
@@ -48,16 +48,16 @@ class Place:
 
     def refuse_elsewhere(self) -> None:
         """UserError unless this process sees the files of the driver."""
-        here = socket.gethostname()
+        host = socket.gethostname()
         if not self.probe.is_file() or self.probe.read_text(encoding="utf-8") != self.token:
             raise UserError(
-                f"{self.run}: is not the same folder on {here}; give an --out on storage that all nodes share"
+                f"{self.run}: is not the same folder on {host}; give an --out on storage that all nodes share"
             )
         if not Path(self.cwd).is_dir():
-            raise UserError(f"{self.cwd}: does not exist on {here}; start the command in a folder that all nodes share")
+            raise UserError(f"{self.cwd}: does not exist on {host}; start the command in a folder that all nodes share")
 
 
-Do = Callable[[Place, Any], Any]  # the work on a piece, in a worker
+Do = Callable[[WorkerSetup, Any], Any]  # the work on a piece, in a worker
 
 
 class RayTasks:
@@ -81,7 +81,7 @@ class RayTasks:
     ) -> None:
         self.do, self.cpus, self.gpus, self.threads = do, cpus, gpus, threads or max(1, int(cpus))
         files = tuple(str(Path(file).absolute()) for file in code)
-        self.place = Place(str(run.absolute()), secrets.token_hex(16), str(Path.cwd()), self.threads, files)
+        self.setup = WorkerSetup(str(run.absolute()), secrets.token_hex(16), str(Path.cwd()), self.threads, files)
         self.ray = _connect(address)
         self.task = self.ray.remote(do_piece)
         self.running: dict[Any, Piece] = {}
@@ -93,7 +93,7 @@ class RayTasks:
                 self.ray.shutdown()
                 raise UserError(f"--cpus-per-cell, --gpus-per-cell: {why}")
             journal.note(f"{why}; nothing begins until one joins")
-        write_text(self.place.probe, self.place.token)
+        write_text(self.setup.probe, self.setup.token)
 
     def _room(self, resources: dict[str, float]) -> int:
         """How many pieces a node can do at a time."""
@@ -112,7 +112,7 @@ class RayTasks:
     def start(self, piece: Piece) -> Any:
         # Ray does not retry: `fill` does, and says so.
         options = {"num_cpus": self.cpus, "num_gpus": self.gpus, "max_retries": 0, "name": piece.id}
-        handle = self.task.options(**options).remote(self.place, self.do, piece)
+        handle = self.task.options(**options).remote(self.setup, self.do, piece)
         self.running[handle] = piece
         return handle
 
@@ -122,21 +122,21 @@ class RayTasks:
     def result(self, handle: Any) -> Any:
         del self.running[handle]
         try:
-            error, found = self.ray.get(handle)
+            error, result = self.ray.get(handle)
         except self.ray.exceptions.RayTaskError:  # a mistake in the program, which would come again
             raise
         except self.ray.exceptions.RayError as death:
-            raise Died(type(death).__name__) from None
+            raise WorkerDied(type(death).__name__) from None
         if error:
             raise UserError(error)
-        return found
+        return result
 
     def stop(self) -> None:
         for handle in self.running:
             self.ray.cancel(handle, force=True)
         self.running.clear()
         self.ray.shutdown()
-        self.place.probe.unlink(missing_ok=True)
+        self.setup.probe.unlink(missing_ok=True)
 
 
 def _refuse_silent(address: str) -> None:
@@ -169,29 +169,29 @@ def _connect(address: str) -> Any:
     return ray
 
 
-def do_piece(place: Place, do: Do, piece: Any) -> tuple[str, Any]:
+def do_piece(setup: WorkerSetup, do: Do, piece: Any) -> tuple[str, Any]:
     """Does a piece in a worker: the text of an error the user can fix, or "", and the result."""
     import torch
 
     from bertvision.registry import load_code
 
     try:
-        place.refuse_elsewhere()
-        os.chdir(place.cwd)  # paths in a recipe may be relative
-        torch.set_num_threads(place.threads)
-        for file in [file for file in place.code if file not in _code]:
+        setup.refuse_elsewhere()
+        os.chdir(setup.cwd)  # paths in a recipe may be relative
+        torch.set_num_threads(setup.threads)
+        for file in [file for file in setup.code if file not in _code]:
             load_code(Path(file))
             _code.add(file)
-        return "", do(place, piece)
+        return "", do(setup, piece)
     except UserError as error:
         return str(error), None
 
 
-def do_cell(place: Place, cell: Any) -> None:
+def do_cell(setup: WorkerSetup, cell: Any) -> None:
     """The work on a cell of a study."""
     from bertvision.train import make_run
 
-    run = RunDir.open(Path(place.run))
+    run = RunDir.open(Path(setup.run))
     Cells(make_run(run.recipe(), run.path, quiet=True)).run(cell, PATIENCE)
 
 
@@ -207,30 +207,30 @@ class ShardPiece:
         return f"shard-{self.number:05d}"
 
 
-def do_shard(place: Place, piece: ShardPiece) -> str:
+def do_shard(setup: WorkerSetup, piece: ShardPiece) -> str:
     """Writes a shard; its checksum."""
     from bertvision.train.study import Study
 
-    if (key := (place.token, piece.tap)) not in _taps:
+    if (key := (setup.token, piece.tap)) not in _taps:
         _taps.clear()
-        _taps[key] = Tap(Study.open(Path(place.run), quiet=True), **dict(piece.tap))
+        _taps[key] = Tap(Study.open(Path(setup.run), quiet=True), **dict(piece.tap))
     return _taps[key].write_one(piece.number)
 
 
-def tap_on_ray(source: Tap, what: dict[str, Any], how: dict[str, Any]) -> dict[str, Any]:
-    """A store of states whose shards are tasks of Ray. what: the arguments of `Tap`. how: those of `RayTasks`."""
-    study, facts = source.study, dict[str, Any]()
+def tap_on_ray(source: Tap, arguments: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Writes a store whose shards are tasks of Ray; facts about it. arguments: of `Tap`. options: of `RayTasks`."""
+    study, workers = source.study, dict[str, Any]()
 
     def elsewhere(numbers: Sequence[int], note: Note) -> None:
         if numbers:
-            pool = RayTasks(study.directory, do_shard, study.journal, **how)
-            facts.update(pool.facts)
-            pieces = [ShardPiece(number, tuple(sorted(what.items()))) for number in numbers]
-            view = View(study.journal, "shards", len(pieces), len(pieces), None)
-            fill(pieces, pool, view, done=lambda piece, found: note(piece.number, found))
+            pool = RayTasks(study.directory, do_shard, study.journal, **options)
+            workers.update(pool.facts)
+            pieces = [ShardPiece(number, tuple(sorted(arguments.items()))) for number in numbers]
+            view = PiecesView(study.journal, "shards", len(pieces), len(pieces), None)
+            run_pieces(pieces, pool, view, done=lambda piece, checksum: note(piece.number, checksum))
 
-    found = source.write(elsewhere)
-    return found | ({"workers": facts} if facts else {})
+    facts = source.write(elsewhere)
+    return facts | ({"workers": workers} if workers else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,13 +247,13 @@ class RoundPart:
         return f"{self.round}/{self.rank}-of-{self.world}"
 
 
-def do_search(place: Place, piece: Any) -> Any:
+def do_search(setup: WorkerSetup, piece: Any) -> Any:
     """The tuning that a search begins with, or a part of a round: its outcomes."""
     from bertvision.train.study import Study
 
     if not isinstance(piece, RoundPart):
-        return do_cell(place, piece)
-    run = Path(place.run)
+        return do_cell(setup, piece)
+    run = Path(setup.run)
     study = Study(RunDir.open(run).recipe(), run, quiet=True, cell=piece.id)
     search = Search(study, **dict(piece.search))
     own = search.directory / f"{piece.round}.parts" / f"{piece.rank}-of-{piece.world}"
@@ -264,20 +264,22 @@ def do_search(place: Place, piece: Any) -> Any:
         release(own)
 
 
-def search_on_ray(search: Search, how: dict[str, Any]) -> list[dict[str, Any]]:
-    """A search whose tuning, and whose rounds in parts, are tasks of Ray. how: the arguments of `RayTasks`."""
-    study, cells, asked = search.study, Cells(search.study), {"trials": search.wanted, "size": search.size}
+def search_on_ray(search: Search, options: dict[str, Any]) -> list[dict[str, Any]]:
+    """Runs a search whose tuning, and whose rounds in parts, are tasks of Ray; its rows. options: of `RayTasks`."""
+    study, cells, arguments = search.study, Cells(search.study), {"trials": search.wanted, "size": search.size}
     with cells.shared():
-        pool = RayTasks(study.directory, do_search, study.journal, **how)
+        pool = RayTasks(study.directory, do_search, study.journal, **options)
 
-    def do_round(found: Round) -> Outcomes:
-        begun = [int(one.name.rpartition("-")[2]) for one in found.parts.glob("*-of-*")]
-        world = begun[0] if begun else max(1, min(pool.slots, len(found.trials)))  # a killed round stays as it began
-        parts = [RoundPart(found.path.stem, rank, world, tuple(asked.items())) for rank in range(world)]
+    def do_round(trial_round: Round) -> Outcomes:
+        begun = [int(part.name.rpartition("-")[2]) for part in trial_round.parts.glob("*-of-*")]
+        world = (
+            begun[0] if begun else max(1, min(pool.slots, len(trial_round.trials)))
+        )  # a killed round stays as it began
+        parts = [RoundPart(trial_round.path.stem, rank, world, tuple(arguments.items())) for rank in range(world)]
         outcomes: Outcomes = {}
-        view = View(study.journal, f"parts of {found.name}", world, world, stage)
-        fill(parts, pool, view, done=lambda part, got: outcomes.update(got), ends=False)
-        found.take(outcomes)
+        view = PiecesView(study.journal, f"parts of {trial_round.name}", world, world, stage)
+        run_pieces(parts, pool, view, done=lambda piece, outcome: outcomes.update(outcome), ends=False)
+        trial_round.take(outcomes)
         return outcomes
 
     def stage(part: Piece) -> tuple[str, float]:
@@ -286,7 +288,7 @@ def search_on_ray(search: Search, how: dict[str, Any]) -> list[dict[str, Any]]:
     try:
         with cells.shared():
             tuning = [cell for cell in cells.all[:1] if not cells.is_done(cell)]
-            fill(tuning, pool, View(study.journal, "cells", 1, len(tuning), cells.stage), ends=False)
+            run_pieces(tuning, pool, PiecesView(study.journal, "cells", 1, len(tuning), cells.stage), ends=False)
         study.runtime = runtime_of(study.run_dir, "cpu")  # only the workers may have a device
         rows = search.run(do_round)
         study.run_dir.add_facts(cells=pool.facts)

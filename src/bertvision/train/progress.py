@@ -51,8 +51,8 @@ class Stages:
         self.parts: dict[str, list[Stage]] = {}
         self.current: Stage | None = None
         self.part = ""  # of the current stage
-        self.seen = 0  # tokens of the current stage that are done
-        self.own = 0, 0.0  # tokens and seconds of the current stage since it began or resumed
+        self.current_tokens = 0  # tokens of the current stage that are done
+        self.current_spent = 0, 0.0  # tokens and seconds of the current stage since it began or resumed
         self.spent: dict[Kind, tuple[int, float]] = {}  # tokens and seconds, the kind measured last is last
 
     def plan(self, stages: Iterable[Stage], part: str = "") -> None:
@@ -62,7 +62,7 @@ class Stages:
     def begin(self, name: str, part: str, tokens: int, done: int) -> None:
         """A stage begins, or resumes after `done` of its tokens."""
         self.current = next((stage for stage in self.parts.get(part, ()) if stage.name == name), None)
-        self.part, self.seen, self.own = part, done, (0, 0.0)
+        self.part, self.current_tokens, self.current_spent = part, done, (0, 0.0)
         if self.current is not None:
             self.current.tokens, self.current.done = tokens, False
 
@@ -70,8 +70,8 @@ class Stages:
         """The current stage did `tokens` more in `seconds`."""
         if self.current is None:
             return
-        self.seen += tokens
-        self.own = self.own[0] + tokens, self.own[1] + seconds
+        self.current_tokens += tokens
+        self.current_spent = self.current_spent[0] + tokens, self.current_spent[1] + seconds
         before = self.spent.pop(self.current.kind, (0, 0.0))
         self.spent[self.current.kind] = before[0] + tokens, before[1] + seconds
 
@@ -87,15 +87,15 @@ class Stages:
 
     @property
     def seconds_left(self) -> float | None:
-        """Of all stages; None before anything was measured. The current one is extrapolated from its own speed."""
+        """Seconds that all stages still need; None before anything was measured. The current one at its own speed."""
         if not any(seconds > 0 and tokens for tokens, seconds in self.spent.values()):
             return None
         left = sum(stage.tokens / self.rate(stage.kind) for stage in self.all if not stage.done)
         if self.current is None:
             return left
-        now, (tokens, seconds) = self.current, self.own
-        rate = tokens / seconds if tokens and seconds > 0 else self.rate(now.kind)
-        return left - now.tokens / self.rate(now.kind) + max(0, now.tokens - self.seen) / rate
+        current, (tokens, seconds) = self.current, self.current_spent
+        rate = tokens / seconds if tokens and seconds > 0 else self.rate(current.kind)
+        return left - current.tokens / self.rate(current.kind) + max(0, current.tokens - self.current_tokens) / rate
 
     def outlook(self) -> str:
         """`2 of 9 · next: heads on epoch 0.3, seed 1 · about 6 min left in all`; empty where nothing is planned."""
@@ -103,20 +103,22 @@ class Stages:
         if not count:
             return ""
         words = [f"{done + 1} of {count}" if self.current else f"{done} of {count} done"]
-        todo = [(part, s) for part, found in self.parts.items() for s in found if not s.done and s is not self.current]
-        for part, following in todo[:1]:
-            words.append(f"next: {f'{part}: ' if self.current and part != self.part else ''}{following.name}")
+        waiting = [(part, stage) for part, stages in self.parts.items() for stage in stages if not stage.done]
+        following = next(((part, stage) for part, stage in waiting if stage is not self.current), None)
+        if following is not None:
+            part, stage = following
+            words.append(f"next: {f'{part}: ' if self.current and part != self.part else ''}{stage.name}")
         if (left := self.seconds_left) is not None:
             words.append(f"about {duration(left)} left in all")
         return " · ".join(words)
 
     def rate(self, kind: Kind) -> float:
         """Tokens per second: as measured, or in proportion to what was measured last."""
-        measured = {one: tokens / seconds for one, (tokens, seconds) in self.spent.items() if tokens and seconds > 0}
-        if kind in measured:
-            return measured[kind]
-        last = [*measured][-1]
-        return measured[last] * SPEED[kind] / SPEED[last]
+        rates = {each: tokens / seconds for each, (tokens, seconds) in self.spent.items() if tokens and seconds > 0}
+        if kind in rates:
+            return rates[kind]
+        last = [*rates][-1]
+        return rates[last] * SPEED[kind] / SPEED[last]
 
     def __rich__(self) -> Text:
         return Text(self.outlook(), style="dim")
@@ -148,10 +150,10 @@ def scored_splits(also: str) -> tuple[str, ...]:
 
 def planned_stages(run: RunDir, tokens: Mapping[str, int]) -> list[Stage]:
     """Everything that `Study.run` does, in its order."""
-    recipe, scored, found = run.recipe(), run.scored(), []
+    recipe, scored, stages = run.recipe(), run.scored(), []
     for seed in recipe.seeds:
         size = round(recipe.finetune.epochs * tokens["train"])
-        found.append(Stage(tuning_stage(seed), "tuning", size, run.is_tuned(seed)))
+        stages.append(Stage(tuning_stage(seed), "tuning", size, run.is_tuned(seed)))
         for epoch in run.epochs:
             if has_heads(recipe, epoch) and recipe.bank.after.epochs:
                 trained = run.bank(seed, epoch).exists()
@@ -159,11 +161,11 @@ def planned_stages(run: RunDir, tokens: Mapping[str, int]) -> list[Stage]:
                 if recipe.bank.solve:  # one pass without gradients
                     size = tokens["train"]
                 kind: Kind = "scoring" if recipe.bank.solve else "heads"
-                found.append(Stage(heads_stage(epoch, seed), kind, size, trained))
+                stages.append(Stage(heads_stage(epoch, seed), kind, size, trained))
             for split in scored_splits(recipe.data.also):
                 size = tokens.get(split, tokens["test"])  # the sizes may be those of another variant
-                found.append(Stage(scoring_stage(epoch, split, seed), "scoring", size, (seed, epoch) in scored))
-    return found
+                stages.append(Stage(scoring_stage(epoch, split, seed), "scoring", size, (seed, epoch) in scored))
+    return stages
 
 
 class StageProgress:
@@ -201,9 +203,9 @@ class StageProgress:
         elif now - self.printed >= LINE_SECONDS or finished:
             self.printed = now
             left = (self.total - self.done) / max(1e-9, self.rate)
-            here = f"{self.name}: {share:4.0%}  {self.rate:,.0f} tokens/s  {duration(left):>6} left  {loss}".rstrip()
+            line = f"{self.name}: {share:4.0%}  {self.rate:,.0f} tokens/s  {duration(left):>6} left  {loss}".rstrip()
             outlook = self.journal.stages.outlook()
-            self.journal.say(f"{here}  ({outlook})" if outlook else here)
+            self.journal.say(f"{line}  ({outlook})" if outlook else line)
 
 
 class Journal:

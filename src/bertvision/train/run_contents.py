@@ -69,37 +69,37 @@ class Contents:
 def read_contents(run: "RunDir") -> Contents:
     """The files of a run, as far as they are there and sound."""
     problems: list[str] = []
-    text, recipe = _recipe(run.recipe_file, problems)
-    facts = _read(run.facts_file, FACTS, problems) or {}
-    is_run = text is not None or run.metrics_file.is_file() or run.facts_file.is_file()
-    if text is None and is_run:
+    recipe_text, recipe = _read_recipe(run.recipe_file, problems)
+    facts = _read_json(run.facts_file, FACTS, problems) or {}
+    is_run = recipe_text is not None or run.metrics_file.is_file() or run.facts_file.is_file()
+    if recipe_text is None and is_run:
         problems.insert(0, "recipe.toml is missing: what was asked for is unknown.")
     if is_run and not run.facts_file.is_file():
         problems.append("study.json is missing: versions, machine and command are unknown.")
     scores = _rows(run.metrics_file, problems)
     if not scores:
-        found = [row for file in run.scores_files() for row in _rows(file, problems)]
-        scores = [row for row in found if row.seed in recipe.get("seeds", [row.seed])]
+        seed_rows = [row for file in run.scores_files() for row in _rows(file, problems)]
+        scores = [row for row in seed_rows if row.seed in recipe.get("seeds", [row.seed])]
         if scores:
             problems.append("metrics.json has no scores: they are those of seed-N/scores-E.json.")
     cells = {row.cell for row in scores}
-    scores += [row for row in _rows(run.greedy_file, problems, _chosen) if row.cell in cells]
+    scores += [row for row in _rows(run.greedy_file, problems, _greedy_rows) if row.cell in cells]
     shape = {key: [COMPARISON] for key in ("comparisons", "equal_cost", "variants")}
-    compared = [_read(path, shape, problems) or {} for path in (run.comparisons_file, run.greedy_file)]
+    comparison_files = [_read_json(path, shape, problems) or {} for path in (run.comparisons_file, run.greedy_file)]
     contents = Contents(
         run.path,
         is_run or bool(scores),
         scores,
-        [one for table in compared for one in table.get("comparisons", [])],
-        [one for table in compared for one in table.get("equal_cost", [])],
+        [entry for table in comparison_files for entry in table.get("comparisons", [])],
+        [entry for table in comparison_files for entry in table.get("equal_cost", [])],
         recipe,
-        text or "",
+        recipe_text or "",
         facts,
-        _read(run.analysis_file, {}, problems) or {},
-        _rows(run.ensemble_file, problems, lambda found: found.get("test", [])),
+        _read_json(run.analysis_file, {}, problems) or {},
+        _rows(run.ensemble_file, problems, lambda seed_rows: seed_rows.get("test", [])),
         read_losses(run.log_file),
         {},
-        list(compared[0].get("variants", [])),
+        list(comparison_files[0].get("variants", [])),
         list(dict.fromkeys(problems)),
     )
     return replace(contents, variants=_variants(contents, type(run)))
@@ -110,45 +110,47 @@ def read_losses(path: Path) -> dict[str, Losses]:
 
     After a kill a stage goes on from its last snapshot: what came after that counts no more.
     """
-    found: dict[str, Losses] = {}
+    stages: dict[str, Losses] = {}
     for line in path.read_bytes().splitlines() if path.is_file() else []:
         try:
             entry = json.loads(line)
             share, losses = float(entry["share"]), {str(key): float(value) for key, value in entry["loss"].items()}
         except (ValueError, KeyError, TypeError, AttributeError):
             continue  # another event, or a line cut off by a kill
-        stage = found.setdefault(str(entry.get("event")), {})
+        stage = stages.setdefault(str(entry.get("event")), {})
         for name, loss in losses.items():
             stage[name] = [point for point in stage.get(name, []) if point[0] < share] + [(share, loss)]
-    return found
+    return stages
 
 
 def _variants(whole: Contents, run: "type[RunDir]") -> dict[str, Contents]:
     """The runs of variants: from directories of their own, or where these have no scores, from the common files."""
     tables = {str(table.get("name")): table for table in whole.recipe.get("variants", [])}
-    places = whole.facts.get("variants", {})
-    names = dict.fromkeys([*tables, *places, *(row.variant for row in whole.scores if row.variant)])
+    directories = whole.facts.get("variants", {})
+    names = dict.fromkeys([*tables, *directories, *(row.variant for row in whole.scores if row.variant)])
     common = {key: value for key, value in whole.recipe.items() if key != "variants"}
-    found = {}
+    variants = {}
     for name in names:
-        own = whole.path / str(places.get(name, name))
-        inside = own.is_dir() and own.resolve().parent == whole.path.resolve()  # a name may not lead elsewhere
-        one = read_contents(run(own)) if inside else Contents(own)
-        rows = one.scores or [replace(row, variant="") for row in whole.scores if row.variant == name]
-        compared = one.comparisons or [entry for entry in whole.comparisons if entry.get("variant") == name]
-        equal = one.equal_cost or [entry for entry in whole.equal_cost if entry.get("variant") == name]
-        recipe = one.recipe or toml.merged(common, tables.get(name, {}))
-        found[name] = replace(one, scores=rows, comparisons=compared, equal_cost=equal, recipe=recipe)
-    return found
+        directory = whole.path / str(directories.get(name, name))
+        is_inside = (
+            directory.is_dir() and directory.resolve().parent == whole.path.resolve()
+        )  # a name may not lead elsewhere
+        contents = read_contents(run(directory)) if is_inside else Contents(directory)
+        rows = contents.scores or [replace(row, variant="") for row in whole.scores if row.variant == name]
+        comparisons = contents.comparisons or [entry for entry in whole.comparisons if entry.get("variant") == name]
+        equal_cost = contents.equal_cost or [entry for entry in whole.equal_cost if entry.get("variant") == name]
+        recipe = contents.recipe or toml.merged(common, tables.get(name, {}))
+        variants[name] = replace(contents, scores=rows, comparisons=comparisons, equal_cost=equal_cost, recipe=recipe)
+    return variants
 
 
-def _chosen(found: Any) -> list[Any]:
-    return [row for one in found.get("ensembles", []) for row in one.get("test", [])]
+def _greedy_rows(greedy: Any) -> list[Any]:
+    return [row for ensemble in greedy.get("ensembles", []) for row in ensemble.get("test", [])]
 
 
-def _rows(path: Path, problems: list[str], pick: Callable[[Any], Any] = lambda found: found) -> list[Score]:
+def _rows(path: Path, problems: list[str], pick: Callable[[Any], Any] = lambda sound: sound) -> list[Score]:
     """The sound score rows of a file, as `pick` finds them in its JSON."""
-    if (value := _json(path, problems)) is NOTHING:
+    if (value := _load(path, problems)) is NOTHING:
         return []
     try:
         rows = pick(value)
@@ -157,61 +159,61 @@ def _rows(path: Path, problems: list[str], pick: Callable[[Any], Any] = lambda f
     if not isinstance(rows, list):
         problems.append(f"{path.name} is left out: it holds no list of score rows.")
         return []
-    found, lost = [], []
+    sound, lost = [], []
     for number, row in enumerate(rows):
         try:
-            found.append(Score.from_json(row, f"[{number}]"))
+            sound.append(Score.from_json(row, f"[{number}]"))
         except UserError as error:
             lost.append(str(error))
     if lost:
-        problems.append(f"{path.name} is left out where rows are damaged: {_first(lost)}.")
-    return found
+        problems.append(f"{path.name} is left out where rows are damaged: {_first_places(lost)}.")
+    return sound
 
 
-def _first(lost: list[str]) -> str:
+def _first_places(lost: list[str]) -> str:
     more = f" and {len(lost) - NAMED} more" if len(lost) > NAMED else ""
     return ", ".join(lost[:NAMED]) + more
 
 
-def _sound(value: Any, shape: Any, where: str, lost: list[str]) -> Any:
+def _sound_part(value: Any, shape: Any, where: str, lost: list[str]) -> Any:
     """`value` without the parts that are not of the shape, whose places are added to `lost`. NOTHING if nothing is
     left. A null counts as absent."""
     if value is None:
         return NOTHING
     if isinstance(shape, list) and isinstance(value, list):
-        parts = [_sound(part, shape[0], f"{where}[{number}]", lost) for number, part in enumerate(value)]
+        parts = [_sound_part(part, shape[0], f"{where}[{number}]", lost) for number, part in enumerate(value)]
         return [part for part in parts if part is not NOTHING]
     if isinstance(shape, dict) and isinstance(value, dict):
-        found = {
-            key: _sound(part, shape[key], f"{where}.{key}".lstrip("."), lost) if key in shape else part
+        sound_parts = {
+            key: _sound_part(part, shape[key], f"{where}.{key}".lstrip("."), lost) if key in shape else part
             for key, part in value.items()
         }
-        return {key: part for key, part in found.items() if part is not NOTHING}
+        return {key: part for key, part in sound_parts.items() if part is not NOTHING}
     if not isinstance(shape, list | dict) and isinstance(value, shape):
         return value
     lost.append(where)
     return NOTHING
 
 
-def _kept(name: str, value: Any, shape: Any, problems: list[str]) -> Any:
+def _checked(name: str, value: Any, shape: Any, problems: list[str]) -> Any:
     """The sound part of the contents of a file, or None."""
     lost: list[str] = []
-    found = _sound(value, shape, "", lost)
-    if found is NOTHING:
+    sound = _sound_part(value, shape, "", lost)
+    if sound is NOTHING:
         problems.append(f"{name} is left out: it holds no table.")
         return None
     if lost:
-        problems.append(f"{name} is left out where it does not hold what belongs there: {_first(lost)}.")
-    return found
+        problems.append(f"{name} is left out where it does not hold what belongs there: {_first_places(lost)}.")
+    return sound
 
 
-def _read(path: Path, shape: Any, problems: list[str]) -> Any:
+def _read_json(path: Path, shape: Any, problems: list[str]) -> Any:
     """The sound part of a JSON file; None if there is none."""
-    value = _json(path, problems)
-    return None if value is NOTHING else _kept(path.name, value, shape, problems)
+    value = _load(path, problems)
+    return None if value is NOTHING else _checked(path.name, value, shape, problems)
 
 
-def _json(path: Path, problems: list[str]) -> Any:
+def _load(path: Path, problems: list[str]) -> Any:
     """The contents of a JSON file; NOTHING if it is missing or damaged."""
     if not path.exists():
         return NOTHING
@@ -222,7 +224,7 @@ def _json(path: Path, problems: list[str]) -> Any:
         return NOTHING
 
 
-def _recipe(path: Path, problems: list[str]) -> tuple[str | None, Plain]:
+def _read_recipe(path: Path, problems: list[str]) -> tuple[str | None, Plain]:
     """The text of a recipe, None where there is none, and the sound part of it."""
     if not path.is_file():
         return None, {}
@@ -232,7 +234,7 @@ def _recipe(path: Path, problems: list[str]) -> tuple[str | None, Plain]:
         problems.append(f"{str(error).removeprefix(f'{path.parent}/')}: what was asked for is unknown.")
         return "", {}
     try:
-        return text, _kept(path.name, tomllib.loads(text), RECIPE, problems)
+        return text, _checked(path.name, tomllib.loads(text), RECIPE, problems)
     except (ValueError, RecursionError) as error:
         problems.append(f"recipe.toml is not TOML ({error}): what was asked for is unknown.")
         return text, {}

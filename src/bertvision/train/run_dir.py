@@ -57,10 +57,10 @@ def _short(name: str) -> str:
 
 
 class RunDir:
-    """The files of a run. Nothing is read before it is asked for. recipe: what recipe.toml is going to hold.
+    """The files of a run; each is read when it is needed. recipe: what recipe.toml is going to hold.
 
-    cell: the id of the only cell that this process works on, while others may work on others: what is the run's as a
-    whole is then left alone, and log and facts are kept apart until `gather`.
+    cell: the id of the only cell that this process works on, while other processes work on others. Its log and facts
+    are then kept in a directory of its own until `gather`, and files of the whole run are not written.
     """
 
     def __init__(self, path: Path, recipe: Recipe | None = None, cell: str = "") -> None:
@@ -89,8 +89,8 @@ class RunDir:
         if not run.recipe_file.is_file():
             hint = "`bertvision study RECIPE` makes one"
             raise UserError(f"{path}: not the directory of a run (no recipe.toml); {hint}")
-        if not variants and (found := run.variants()):
-            names = ", ".join(str(one.path) for one in found.values())
+        if not variants and (variant_runs := run.variants()):
+            names = ", ".join(str(variant.path) for variant in variant_runs.values())
             raise UserError(f"{path}: holds a run for each variant; name one of them: {names}")
         return run
 
@@ -102,8 +102,8 @@ class RunDir:
 
     def bank(self, seed: int, epoch: float, head_epochs: float | None = None) -> Path:
         """The bank of a checkpoint, at its end or after some epochs of its training."""
-        age = "" if head_epochs is None else f"@{head_epochs:g}"
-        return self.seed(seed) / f"heads-{epoch:g}{age}.safetensors"
+        suffix = "" if head_epochs is None else f"@{head_epochs:g}"
+        return self.seed(seed) / f"heads-{epoch:g}{suffix}.safetensors"
 
     def along(self, seed: int, epoch: float) -> Path:
         """The bank as tuning left it at a checkpoint, where its heads are finished afterwards."""
@@ -112,9 +112,9 @@ class RunDir:
     def banks(self, seed: int, epoch: float) -> dict[float | None, Path]:
         """{head_epochs: bank} of those that exist: at the end (None), then in the order of epochs."""
         bank = self.recipe().bank
-        ages = [None, *sorted({float(f"{age:g}") for age in bank.checkpoints if age < bank.epochs})]
-        paths = {age: self.bank(seed, epoch, age) for age in ages}
-        return {age: path for age, path in paths.items() if path.exists()}
+        inner = [epochs for epochs in reached(bank.epochs, bank.checkpoints) if epochs < bank.epochs]
+        paths = {epochs: self.bank(seed, epoch, epochs) for epochs in (None, *inner)}
+        return {epochs: path for epochs, path in paths.items() if path.exists()}
 
     def predictions(self, seed: int, epoch: float, split: str) -> Path:
         """The directory of the predictions for a split."""
@@ -133,7 +133,7 @@ class RunDir:
         return self.seed(seed) / f"scores-{epoch:g}.json"
 
     def scores_files(self) -> list[Path]:
-        """Those that are there, whatever the recipe says."""
+        """The score files that exist, whatever the recipe says."""
         return sorted(self.path.glob("seed-*/scores-*.json"))
 
     def sets_file(self, seed: int, epoch: float) -> Path:
@@ -151,7 +151,7 @@ class RunDir:
 
     @property
     def epochs(self) -> list[float]:
-        """Those of the checkpoints that the recipe asks for."""
+        """The epochs of the checkpoints that the recipe asks for."""
         tuning = self.recipe().finetune
         return reached(tuning.epochs, tuning.checkpoints)
 
@@ -171,24 +171,18 @@ class RunDir:
 
     def add_facts(self, **values: Any) -> None:
         """Adds facts; a value of None removes one."""
-        known = (self.facts() or _environment()) | values
-        write_json(self.facts_file, {key: value for key, value in known.items() if value is not None})
+        facts = (self.facts() or _environment()) | values
+        write_json(self.facts_file, {key: value for key, value in facts.items() if value is not None})
 
     def gather(self) -> None:
-        """Takes over logs and facts of cells that were done apart. No process may be at work on a cell."""
+        """Adds logs and facts of cells that processes of their own did. No process may be at work on a cell."""
         for notes in sorted(self.cells.glob("*/")):
             if (log := notes / "log.jsonl").is_file():
                 with self.log_file.open("ab") as file:
                     file.write(log.read_bytes())
             if not (notes / "study.json").is_file():
                 continue
-            known, found = self.facts(), read_json(notes / "study.json", "study file")
-            dropped = [*known.get("dropped", []), *found.get("dropped", [])]
-            dropped = [one for place, one in enumerate(dropped) if one not in dropped[:place]]
-            peak = max(one.get("peak", {}).get("memory_gib", 0.0) for one in (known, found))
-            began = min((one for one in (known, found) if one), key=lambda one: one.get("started", "~"))
-            first = {key: began[key] for key in ("started", "command") if key in began}
-            self.add_facts(**known | found | first | {"peak": {"memory_gib": peak}, "dropped": dropped or None})
+            self.add_facts(**_joined_facts(self.facts(), read_json(notes / "study.json", "study file")))
         remove(self.cells)
 
     @property
@@ -219,7 +213,7 @@ class RunDir:
         return [(seed, epoch) for seed in self.recipe().seeds for epoch in self.epochs]
 
     def scored(self) -> list[Cell]:
-        """Those that have scores."""
+        """The (seed, epoch) that have scores."""
         return [cell for cell in self.planned() if self.scores_file(*cell).exists()]
 
     def is_tuned(self, seed: int) -> bool:
@@ -229,11 +223,13 @@ class RunDir:
     def cell(self, epoch: float | None = None, seed: int | None = None) -> Cell:
         """A scored (seed, epoch): the first seed of the recipe and the last epoch that has scores, unless named."""
         done = self.scored()
-        fitting = [(s, e) for s, e in done if seed in (None, s) and epoch in (None, e)]
+        fitting = [cell for cell in done if seed in (None, cell[0]) and epoch in (None, cell[1])]
         if not fitting:
-            there = ", ".join(f"seed {s} epoch {e:g}" for s, e in done) or "nothing yet; `bertvision study` goes on"
-            raise UserError(f"{self.path}: no scores of that seed and checkpoint; there is: {there}")
-        return fitting[0][0], max(e for s, e in fitting if s == fitting[0][0])
+            names = [f"seed {cell[0]} epoch {cell[1]:g}" for cell in done]
+            available = ", ".join(names) or "nothing yet; `bertvision study` goes on"
+            raise UserError(f"{self.path}: no scores of that seed and checkpoint; there is: {available}")
+        first = fitting[0][0]
+        return first, max(cell[1] for cell in fitting if cell[0] == first)
 
     def scores(self) -> list[Score]:
         """All score rows, the greedy ensembles' last."""
@@ -245,28 +241,28 @@ class RunDir:
             begun = {name: run for name, run in variants.items() if run.recipe_file.is_file()}
             return [replace(row, variant=name) for name, run in begun.items() for row in run.rows()]
         rows: list[Score] = []
-        for one in [cell] if cell else self.scored():
-            rows += read_rows(read_json(self.scores_file(*one), "scores file"), str(self.scores_file(*one)))
+        for file in [self.scores_file(*scored) for scored in ([cell] if cell else self.scored())]:
+            rows += read_rows(read_json(file, "scores file"), str(file))
         return rows
 
     def greedy(self) -> list[Score]:
         """The score rows of the greedy ensembles of cells that have scores."""
-        rows = self._described(self.greedy_file, "ensembles")  # a run with variants has none of its own
+        rows = self._read_ensembles(self.greedy_file, "ensembles")  # a run with variants has none of its own
         return [row for row in rows if row.cell in self.scored()]
 
     def ensemble(self) -> list[Score]:
         """The score rows of the ensemble that `bertvision ensemble` made last."""
-        return self._described(self.ensemble_file)
+        return self._read_ensembles(self.ensemble_file)
 
-    def _described(self, path: Path, key: str = "") -> list[Score]:
+    def _read_ensembles(self, path: Path, key: str = "") -> list[Score]:
         """Rows of a file that describes ensembles; none if there is no such file."""
         if not path.exists():
             return []
-        found = read_json(path, "file of ensembles")
-        tables = found.get(key) if key and isinstance(found, dict) else [found]
-        if not isinstance(tables, list) or not all(isinstance(one, dict) for one in tables):
+        contents = read_json(path, "file of ensembles")
+        tables = contents.get(key) if key and isinstance(contents, dict) else [contents]
+        if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
             raise UserError(f"{path}: not a file of ensembles; delete it to have it made again")
-        return [row for one in tables for row in read_rows(one.get("test"), str(path))]
+        return [row for table in tables for row in read_rows(table.get("test"), str(path))]
 
     def comparisons(self, which: str = "comparisons") -> list[dict[str, Any]]:
         """Differences to the backbone with their intervals, or (`equal_cost`) to the backbone of equal cost."""
@@ -282,25 +278,25 @@ class RunDir:
         return rows
 
     def contents(self) -> Contents:
-        """Everything there is, whole or half finished; what is damaged is left out and named in `problems`."""
+        """Everything the run holds, finished or not; what is damaged is left out and named in `problems`."""
         return read_contents(self)
 
     def digest(self, *, epoch: float | None = None, choices: bool = False) -> str:
-        """Of the score files, of all checkpoints or of one; with `choices`, of greedy.json and ensemble.json too."""
+        """The digest of the score files, of all checkpoints or of one. choices: with greedy.json and ensemble.json."""
         paths = [self.scores_file(*cell) for cell in self.scored() if epoch in (None, cell[1])]
         paths += [path for path in (self.greedy_file, self.ensemble_file) if choices and path.is_file()]
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for path in paths:
-            found.update(f"{path.relative_to(self.path)}\n".encode() + path.read_bytes())
-        return found.hexdigest()
+            digest.update(f"{path.relative_to(self.path)}\n".encode() + path.read_bytes())
+        return digest.hexdigest()
 
     def is_current(self, derived: Path, *, choices: bool = False) -> bool:
         """Whether a JSON file is whole and says that it was made from the scores there are now."""
         try:
-            found = read_json(derived)
+            contents = read_json(derived)
         except UserError:
             return False
-        return isinstance(found, dict) and found.get("made_from") == self.digest(choices=choices)
+        return isinstance(contents, dict) and contents.get("made_from") == self.digest(choices=choices)
 
 
 def read_rows(rows: Any, where: str) -> list[Score]:
@@ -308,6 +304,16 @@ def read_rows(rows: Any, where: str) -> list[Score]:
     if not isinstance(rows, list):
         raise UserError(f"{where}: not a list of score rows; delete it and run `bertvision study` again")
     return [Score.from_json(row, where) for row in rows]
+
+
+def _joined_facts(run: dict[str, Any], cell: dict[str, Any]) -> dict[str, Any]:
+    """The facts of a run and those of a cell: the earlier start, the higher peak, the dropped heads of both."""
+    dropped = list(run.get("dropped", []))
+    dropped += [entry for entry in cell.get("dropped", []) if entry not in dropped]
+    peak = max(facts.get("peak", {}).get("memory_gib", 0.0) for facts in (run, cell))
+    earlier = min((facts for facts in (run, cell) if facts), key=lambda facts: facts.get("started", "~"))
+    start = {key: earlier[key] for key in ("started", "command") if key in earlier}
+    return run | cell | start | {"peak": {"memory_gib": peak}, "dropped": dropped or None}
 
 
 def _now() -> str:

@@ -1,4 +1,4 @@
-"""Results of a run: the members of a checkpoint, loaded again; their stored predictions and logits; its data."""
+"""Results of a run: the members of a checkpoint, their stored predictions and logits, the sets they are for."""
 
 import hashlib
 import json
@@ -32,8 +32,11 @@ Key = tuple[str, str]  # origin of the threshold, display name
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The members of one checkpoint, in memory. costs: of each alone. specs: the recipe's entries of the heads. about:
-    what was noted with the checkpoint. dropped: why heads are not among the members."""
+    """The members of one checkpoint, in memory.
+
+    costs: of each alone. specs: the recipe's entries of the heads. about: the notes of the checkpoint. dropped: heads
+    that are not among the members, and why.
+    """
 
     backbone: Backbone
     heads: dict[Member, Head]
@@ -48,13 +51,13 @@ class Members:
 
     def pairs(self, hows: Sequence[How]) -> list[Ensemble]:
         """The backbone with each head that was trained to its end on the whole training set, blended in each way."""
-        own = next(member for member in self.heads if member.kind == "backbone")
-        whole = [member for member in self.heads if member.kind == "head" and not member.is_partial]
-        return [Ensemble((own, member), how=how, chosen="pair") for how in hows for member in whole]
+        backbone = next(member for member in self.heads if member.kind == "backbone")
+        heads = [member for member in self.heads if member.kind == "head" and not member.is_partial]
+        return [Ensemble((backbone, member), how=how, chosen="pair") for how in hows for member in heads]
 
     def without(self, dropped: Mapping[Member, str]) -> "Members":
-        heads = {member: head for member, head in self.heads.items() if member not in dropped}
-        return replace(self, heads=heads, dropped={**self.dropped, **dropped})
+        kept = {member: head for member, head in self.heads.items() if member not in dropped}
+        return replace(self, heads=kept, dropped={**self.dropped, **dropped})
 
 
 def load_members(run: RunDir, task: Task, seed: int, epoch: float, onto: Backbone | str = "") -> Members:
@@ -62,36 +65,44 @@ def load_members(run: RunDir, task: Task, seed: int, epoch: float, onto: Backbon
     recipe = run.recipe()
     checkpoint = Checkpoint(run.checkpoint(seed, epoch))
     backbone, head, about = checkpoint.load(task, onto or recipe.backbone.name)
-    total = sum(p.numel() for p in backbone.model.parameters())
-    moved = sum(p.numel() for p in backbone.model.parameters() if p.requires_grad) + head.parameter_count()
-    disk, tuning = (checkpoint.directory / "backbone.safetensors").stat().st_size, float(about["seconds"])
+    encoder = list(backbone.model.parameters())
+    parameters, disk = sum(p.numel() for p in encoder), checkpoint.encoder_file.stat().st_size
+    tuned = sum(p.numel() for p in encoder if p.requires_grad) + head.parameter_count()
 
-    def cost(one: Head, trained: int, notes: Mapping[str, Any], called: str = "") -> Cost:
-        own = one.parameter_count()
-        spent: dict[str, Any] = {}
-        for unit, tuned in (("seconds", round(tuning, 3)), ("flops", about.get("flops"))):
-            feed, alone = notes.get(f"feed_{unit}"), notes.get(unit, {}).get(called)
-            feed = None if feed is None else round(feed, 3)
-            head = None if feed is None or alone is None else round(feed + alone, 3)
-            whole = None if tuned is None or head is None else round(tuned + head, 3)
-            spent |= {f"tuning_{unit}": tuned, f"feed_{unit}": feed, f"head_{unit}": head, f"train_{unit}": whole}
-        return Cost(trained, total + own, disk_bytes=disk + WEIGHT_BYTES * own, **spent)
+    def cost(head: Head, trained: int, spent: Mapping[str, Any]) -> Cost:
+        own = head.parameter_count()
+        return Cost(trained, parameters + own, disk_bytes=disk + WEIGHT_BYTES * own, **spent)
 
     member = Member("", seed, epoch)
     heads, specs = {member: head}, {member: about["head"]}
-    nothing = {"feed_seconds": 0.0, "seconds": {"": 0.0}, "feed_flops": 0, "flops": {"": 0}}
-    costs = {member: cost(head, moved if about["step"] else 0, nothing)}  # at step 0 nothing was trained
+    costs = {member: cost(head, tuned if about["step"] else 0, _spent(about))}  # at step 0 nothing was trained
     dropped: dict[Member, str] = {}
-    for age, path in run.banks(seed, epoch).items():
+    for head_epochs, path in run.banks(seed, epoch).items():
         bank, notes = HeadBank.load(path)
-        for (called, one), entry, (name, share) in zip(bank.items(), bank.entries, planned_heads(recipe), strict=True):
-            member = Member(name, seed, epoch, share, age)
-            if called in notes["stopped"]:
-                dropped |= {} if age is not None else {member: notes["stopped"][called]}
-                continue
-            heads[member], specs[member] = one, entry
-            costs[member] = cost(one, one.parameter_count(), notes, called)
+        planned = planned_heads(recipe)
+        for (bank_name, head), entry, (name, fraction) in zip(bank.items(), bank.entries, planned, strict=True):
+            member = Member(name, seed, epoch, fraction, head_epochs)
+            if bank_name not in notes["stopped"]:
+                heads[member], specs[member] = head, entry
+                costs[member] = cost(head, head.parameter_count(), _spent(about, notes, bank_name))
+            elif head_epochs is None:
+                dropped[member] = notes["stopped"][bank_name]
     return Members(backbone, heads, costs, specs, about, dropped)
+
+
+NO_HEAD: Mapping[str, Any] = {"feed_seconds": 0.0, "seconds": {"": 0.0}, "feed_flops": 0, "flops": {"": 0}}
+
+
+def _spent(checkpoint: Mapping[str, Any], bank: Mapping[str, Any] = NO_HEAD, name: str = "") -> dict[str, Any]:
+    """Seconds and FLOPs of the tuning and of a head, from the notes of a checkpoint and of a bank, as in `Cost`."""
+    spent: dict[str, Any] = {}
+    for unit, tuning in (("seconds", round(float(checkpoint["seconds"]), 3)), ("flops", checkpoint.get("flops"))):
+        feed, own = bank.get(f"feed_{unit}"), bank.get(unit, {}).get(name)
+        feed = None if feed is None else round(feed, 3)
+        head = None if feed is None or own is None else round(feed + own, 3)
+        whole = None if tuning is None or head is None else round(tuning + head, 3)
+        spent |= {f"tuning_{unit}": tuning, f"feed_{unit}": feed, f"head_{unit}": head, f"train_{unit}": whole}
+    return spent
 
 
 def planned_heads(recipe: Recipe) -> list[tuple[str, float]]:
@@ -101,23 +112,25 @@ def planned_heads(recipe: Recipe) -> list[tuple[str, float]]:
 
 def check_names(recipe: Recipe) -> None:
     """UserError if two ensembles would write the same file of predictions, or a head is called like an ensemble."""
-    ages = [None, *(age for age in recipe.bank.checkpoints if age < recipe.bank.epochs)]
-    heads = [Member(name, 0, 0.0, share, age) for age in ages for name, share in planned_heads(recipe)]
+    head_epochs = [None, *(age for age in recipe.bank.checkpoints if age < recipe.bank.epochs)]
+    heads = [Member(name, 0, 0.0, share, epochs) for epochs in head_epochs for name, share in planned_heads(recipe)]
     planned = Members(None, dict.fromkeys([Member("", 0, 0.0), *heads]))  # type: ignore[arg-type]
-    own = (Member("", 0, 0.0),)
-    later = [Ensemble(own, how=how, chosen=chosen) for how in HOWS for chosen in ("best", "greedy", "given")]
-    taken = {file_name(one.name).lower() for one in later}
-    for one in [*planned.singles, *planned.pairs(recipe.evaluate.ensembles)]:
-        name = file_name(one.parts).lower()
+    backbone = (Member("", 0, 0.0),)
+    chosen_later = [
+        Ensemble(backbone, how=how, chosen=chosen) for how in HOWS for chosen in ("best", "greedy", "given")
+    ]
+    taken = {file_name(ensemble.name).lower() for ensemble in chosen_later}
+    for ensemble in [*planned.singles, *planned.pairs(recipe.evaluate.ensembles)]:
+        name = file_name(ensemble.parts).lower()
         if name in taken:
-            raise UserError(f"heads: {one.parts!r} is also the name of another; give the head another name")
+            raise UserError(f"heads: {ensemble.parts!r} is also the name of another; give the head another name")
         taken.add(name)
 
 
 class StoredResults:
-    """Predictions of a run. load: how the members of a cell are loaded.
+    """The stored predictions of a run, and the data sets they are for. load: loads the members of a cell.
 
-    What a study has just predicted is passed on with `keep` and is not read from its files.
+    What a study has just predicted is handed over with `keep` and not read from its files again.
     """
 
     def __init__(self, run: RunDir, task: Task, load: Callable[[int, float], Members] | None = None) -> None:
@@ -142,12 +155,14 @@ class StoredResults:
 
     def refuse_other_sets(self, data: Mapping[str, Dataset], splits: Sequence[str] = SPLITS) -> None:
         """UserError if any score file was made from other sets than `data`; where no digest is noted, any will do."""
-        noted = {cell: self.run.sets_file(*cell) for cell in self.run.scored() if self.run.sets_file(*cell).is_file()}
-        now = {split: digest(data[split]) for split in splits} if noted else {}
-        for cell, note in noted.items():
-            then = read_json(note, "note of the sets scored")
+        noted_files = {
+            cell: self.run.sets_file(*cell) for cell in self.run.scored() if self.run.sets_file(*cell).is_file()
+        }
+        current = {split: digest(data[split]) for split in splits} if noted_files else {}
+        for cell, path in noted_files.items():
+            noted = read_json(path, "note of the sets scored")
             for split in splits:
-                if then.get(split) != now[split]:
+                if noted.get(split) != current[split]:
                     raise UserError(
                         f"{self.run.scores_file(*cell)}: was scored when the {split} set ({data[split].source}) was "
                         "not what it is now; restore it, choose another --out, or delete these scores and run "
@@ -172,27 +187,27 @@ class StoredResults:
         if split == "test" and self._kept and self._kept[0] == cell and ensemble in self._kept[1]:
             return self._kept[1][ensemble]
         dataset, path = self.sets(split)[split], self.run.predictions_file(ensemble, split)
-        rows = read_json(path, "predictions file", self._way_out(cell))
-        if not isinstance(rows, dict):
+        tables = read_json(path, "predictions file", self._way_out(cell))
+        if not isinstance(tables, dict):
             raise UserError(f"{path}: not a predictions file of this program")
-        if rows.keys() != {record.id for record in dataset.records}:
+        if tables.keys() != {record.id for record in dataset.records}:
             raise UserError(
                 f"{path}: made from other questions than {dataset.source} holds now; restore it, or delete "
                 f"{self._scores(cell)} and run `bertvision study` again"
             )
-        return self.task.read_predictions(rows, str(path))
+        return self.task.read_predictions(tables, str(path))
 
     def points(self, cell: Cell) -> dict[Key, Points]:
         """{(origin of the threshold, name): points on test} of all rows of a cell."""
         if cell not in self._points:
             test = self.sets("test")["test"]
-            found: dict[Key, Points] = {}
-            last: tuple[Ensemble, Any] | None = None
+            points: dict[Key, Points] = {}
+            previous: tuple[Ensemble, Any] | None = None
             for row in self.run.rows(cell):
-                if last is None or last[0] != row.ensemble:  # the rows of an ensemble follow one another
-                    last = row.ensemble, self.predictions(row.ensemble, "test")
-                found[row.threshold_from, row.name] = self.task.points(last[1], test, row.threshold)
-            self._points[cell] = found
+                if previous is None or previous[0] != row.ensemble:  # the rows of an ensemble follow one another
+                    previous = row.ensemble, self.predictions(row.ensemble, "test")
+                points[row.threshold_from, row.name] = self.task.points(previous[1], test, row.threshold)
+            self._points[cell] = points
         return self._points[cell]
 
     def logits(self, cell: Cell, split: str) -> dict[str, Tensor]:
@@ -209,44 +224,52 @@ class StoredResults:
         return load_tensors(path, "file of logits", self._way_out(cell))[0]
 
     def _scores(self, cell: Cell) -> Path:
+        """The score file of a cell, relative to the run."""
         return self.run.scores_file(*cell).relative_to(self.run.path)
 
     def _way_out(self, cell: Cell) -> str:
+        """What to do about damaged predictions of a cell."""
         return f"delete {self._scores(cell)} and run `bertvision study` again, which predicts again and trains nothing"
 
 
 def runtime_of(run: RunDir, device: str = "", alone: bool = False) -> Runtime:
     """Where a run computes. device: another than its recipe's. alone: without other processes. What `auto` found for
     the precision stays."""
-    wanted = run.recipe().runtime
-    return start_runtime(replace(wanted, device=device or wanted.device), run.facts().get("runtime", {}), alone)
+    runtime = run.recipe().runtime
+    return start_runtime(replace(runtime, device=device or runtime.device), run.facts().get("runtime", {}), alone)
 
 
 def trained_part(recipe: Recipe, runtime: Any) -> dict[str, Any]:
-    """A recipe without what does not affect training, shows in the windows or is not asked for."""
-    plain = asdict(recipe)
-    for key in ("also", "broken", *([] if recipe.data.metric else ["metric"])):
-        plain["data"].pop(key)
-    plain["bank"].pop("at")
+    """The settings of a recipe that decide what is trained, as plain values.
+
+    Without those that do not, those that already show in the windows, and newer ones at their defaults: the identity of
+    an older run stays the same.
+    """
+    settings = asdict(recipe)
+    unused = [] if recipe.data.metric else ["metric"]
+    unused += [] if recipe.data.pairs == "apart" else ["pairs"]
+    for key in ("also", "broken", *unused):
+        settings["data"].pop(key)
+    settings["bank"].pop("at")
     if not recipe.bank.solve:
-        plain["bank"].pop("solve")
+        settings["bank"].pop("solve")
     if recipe.bank.precision == "fp32":
-        plain["bank"].pop("precision")
+        settings["bank"].pop("precision")
     if not recipe.bank.settle:
-        plain["bank"].pop("settle")
+        settings["bank"].pop("settle")
     if not recipe.finetune.biases:
-        plain["finetune"].pop("biases")
-    del plain["runtime"]
-    return plain | ({"runtime": runtime} if runtime else {})
+        settings["finetune"].pop("biases")
+    del settings["runtime"]
+    return settings | ({"runtime": runtime} if runtime else {})
 
 
 def tuning_of(run: RunDir, runtime: Runtime) -> FinetuneRecipe:
     """How the encoder of a run is tuned, with the precision that `auto` means there."""
-    wanted, noted = run.recipe().finetune, run.facts().get("runtime", {}).get("tuning", "auto")
-    precision = noted if wanted.precision == "auto" else wanted.precision
-    if wanted.lower == "stored":
+    tuning, noted = run.recipe().finetune, run.facts().get("runtime", {}).get("tuning", "auto")
+    precision = noted if tuning.precision == "auto" else tuning.precision
+    if tuning.lower == "stored":
         precision = "fp32"  # the only one it has
-    return replace(wanted, precision=find_precision(precision, runtime.device, "finetune.precision"))
+    return replace(tuning, precision=find_precision(precision, runtime.device, "finetune.precision"))
 
 
 def note_runtime(run: RunDir, runtime: Runtime, journal: Journal) -> None:
@@ -259,22 +282,22 @@ def note_runtime(run: RunDir, runtime: Runtime, journal: Journal) -> None:
 
 
 def note_peak(run: RunDir, runtime: Runtime) -> None:
-    """Notes the most memory that was held, here and on the device."""
+    """Notes the peak memory of this process, and of its device."""
     if runtime.is_main:
         run.note_peak()
-        known = run.facts().get("device_peak_gib", 0.0)
-        run.add_facts(device_peak_gib=max(known, runtime.peak_gib()) or None)
+        peak = run.facts().get("device_peak_gib", 0.0)
+        run.add_facts(device_peak_gib=max(peak, runtime.peak_gib()) or None)
 
 
 def note_dropped(run: RunDir, loaded: Members) -> None:
     """Notes which heads are not among the members, and why."""
-    found = [
-        {"seed": one.seed, "checkpoint": one.epoch, "member": one.name, "why": why}
-        for one, why in loaded.dropped.items()
+    entries = [
+        {"seed": member.seed, "checkpoint": member.epoch, "member": member.name, "why": why}
+        for member, why in loaded.dropped.items()
     ]
-    if found:
-        known = [one for one in run.facts().get("dropped", []) if one not in found]
-        run.add_facts(dropped=known + found)
+    if entries:
+        others = [entry for entry in run.facts().get("dropped", []) if entry not in entries]
+        run.add_facts(dropped=others + entries)
 
 
 def task_of(run: RunDir) -> Task:
@@ -286,10 +309,10 @@ def task_of(run: RunDir) -> Task:
 
 
 def digest(dataset: Dataset) -> str:
-    """Of the records and the gold of a set, in order, wherever its files lie."""
-    found = hashlib.sha256()
+    """A digest of the records and the gold of a set, in order; the place of its files does not matter."""
+    digest = hashlib.sha256()
     for record in dataset.records:
-        found.update(json.dumps(record.content).encode())
+        digest.update(json.dumps(record.content).encode())
     if dataset.gold is not None:
-        found.update(dataset.gold.tobytes())
-    return found.hexdigest()
+        digest.update(dataset.gold.tobytes())
+    return digest.hexdigest()

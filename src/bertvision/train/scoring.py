@@ -19,12 +19,14 @@ from bertvision.data.windows import Windows
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import Ensemble, Member
 from bertvision.evaluate.score import Cost, Score, join_costs, total_flops
+from bertvision.files import save_tensors, write_json
 from bertvision.heads import Head
 from bertvision.recipe import EvaluateRecipe
 from bertvision.runtime import Runtime
 from bertvision.states.store import Source, live
 from bertvision.tasks import Dataset, Task
-from bertvision.train.progress import Journal
+from bertvision.train.progress import Journal, scored_splits, scoring_stage
+from bertvision.train.run_dir import Cell, RunDir
 from bertvision.train.run_results import Members
 
 
@@ -72,10 +74,10 @@ def predict(
     keep: whether the members' logits are kept, and their losses taken: the set must have targets.
     """
     runtime = backbone.runtime
-    needed = {member: runtime.to(heads[member].eval()) for one in ensembles for member in one.members}
+    needed = {member: runtime.to(heads[member].eval()) for ensemble in ensembles for member in ensemble.members}
     reads = together((head.reads for head in needed.values()), backbone.layers)
     source = live(backbone, reads, "cls" if all(head.positions == "cls" for head in needed.values()) else "all")
-    scorers = _Scorers(needed, ensembles, dataset, setting, keep)
+    collector = _PassCollector(needed, ensembles, dataset, setting, keep)
     windows = dataset.windows
     batches = by_length(windows.lengths, setting.options.batch_tokens)
     with setting.journal.stage(stage, int(windows.lengths.sum())) as progress:
@@ -83,13 +85,13 @@ def predict(
             turn = [collate(windows, index, backbone.pad) for index in batches[first : first + runtime.world]]
             own = [_batch_logits(batch, source, needed, runtime) for batch in turn[runtime.rank :][:1]]
             for batch, logits in zip(turn, own if runtime.world == 1 else _gathered(own, runtime)):
-                scorers.take(batch, logits)
+                collector.add(batch, logits)
                 progress.advance(batch.tokens)
-    found = scorers.finish() if runtime.is_main else Pass({}, {})
-    reasons = runtime.tell([found.dropped.get(member, "") for member in needed])  # the same in all processes
+    result = collector.finish() if runtime.is_main else Pass({}, {})
+    reasons = runtime.tell([result.dropped.get(member, "") for member in needed])  # the same in all processes
     dropped = {member: why for member, why in zip(needed, reasons) if why}
-    flops = {one: _flops(backbone, one, heads, windows) for one in found.predictions}
-    return replace(found, dropped=dropped, flops=flops)
+    flops = {ensemble: _flops(backbone, ensemble, heads, windows) for ensemble in result.predictions}
+    return replace(result, dropped=dropped, flops=flops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,23 +117,25 @@ def _batch_logits(batch: Batch, source: Source, heads: Mapping[Member, Head], ru
 def _gathered(own: Sequence[_BatchLogits], runtime: Runtime) -> list[_BatchLogits]:
     """The batch logits of all processes by rank, in the main one alone. own: empty where there were too few batches."""
     content = b""
-    for one in own:
-        tensors = {f"{place:06d}": logits.contiguous() for place, logits in enumerate(one.logits)}
-        content = save(tensors | {"seconds": torch.tensor(one.seconds, dtype=torch.float64)})
-    found = [load(each) for each in runtime.gather(content) if each]
-    seconds = [each.pop("seconds").tolist() for each in found]
-    return [_BatchLogits([each[key] for key in sorted(each)], spent) for each, spent in zip(found, seconds)]
+    for result in own:
+        tensors = {f"{position:06d}": logits.contiguous() for position, logits in enumerate(result.logits)}
+        content = save(tensors | {"seconds": torch.tensor(result.seconds, dtype=torch.float64)})
+    results = []
+    for tensors in [load(received) for received in runtime.gather(content) if received]:
+        seconds = tensors.pop("seconds").tolist()
+        results.append(_BatchLogits([tensors[key] for key in sorted(tensors)], seconds))
+    return results
 
 
-def _flops(backbone: Backbone, one: Ensemble, heads: Mapping[Member, Head], windows: Windows) -> int | None:
+def _flops(backbone: Backbone, ensemble: Ensemble, heads: Mapping[Member, Head], windows: Windows) -> int | None:
     """Of predicting a set with an ensemble: the encoder once, and every head."""
     shape = backbone.layers, backbone.width
-    reads = together((heads[member].reads for member in one.members), backbone.layers)
-    works = [encoder_work(backbone.model, reads), *(head_work(heads[member], *shape) for member in one.members)]
+    reads = together((heads[member].reads for member in ensemble.members), backbone.layers)
+    works = [encoder_work(backbone.model, reads), *(head_work(heads[member], *shape) for member in ensemble.members)]
     return total_flops(added(0, work.forward, windows.lengths) for work in works)
 
 
-class _Scorers:
+class _PassCollector:
     """Collects the predictions and seconds of all ensembles of a pass. shared: seconds of the states."""
 
     def __init__(
@@ -144,23 +148,26 @@ class _Scorers:
     ) -> None:
         self.heads, self.members, self.ensembles = dict(heads), list(heads), list(ensembles)  # less what is dropped
         self.task, self.journal = setting.task, setting.journal
-        self.collectors = {one: setting.task.collector(dataset, setting.options) for one in ensembles}
+        self.collectors = {ensemble: setting.task.collector(dataset, setting.options) for ensemble in ensembles}
         starts = dataset.windows.starts if self.task.per_token else np.arange(len(dataset.windows) + 1)
         self.normalise = self.task.decodes_probabilities(setting.options.decoding)
         self.windows = len(dataset.windows)
         self.kept = {member: Ragged(starts, self.task.outputs) for member in heads} if keep else {}
         self.head_seconds = dict.fromkeys(heads, 0.0)
         self.log_seconds = dict.fromkeys(heads, 0.0)  # of log-probabilities, which a single member does not need
-        self.own_seconds = dict.fromkeys(self.collectors, 0.0)  # of blending and decoding
-        self.shared = 0.0
+        self.ensemble_seconds = dict.fromkeys(self.collectors, 0.0)  # of blending and decoding
+        self.state_seconds = 0.0
         self.losses = dict.fromkeys(self.kept, 0.0)  # sums over windows
         self.dropped: dict[Member, str] = {}
 
-    def take(self, batch: Batch, found: _BatchLogits) -> None:
-        self.shared += found.seconds[0]
-        logits = {member: own for member, own in zip(self.members, found.logits) if member in self.heads}
+    def add(self, batch: Batch, result: _BatchLogits) -> None:
+        """Adds the logits of a batch: blends and decodes them for every ensemble, keeps them if asked."""
+        self.state_seconds += result.seconds[0]
+        logits = {
+            member: member_logits for member, member_logits in zip(self.members, result.logits) if member in self.heads
+        }
         logs: dict[Member, Tensor] = {}
-        for member, seconds in zip(self.members, found.seconds[1:]):
+        for member, seconds in zip(self.members, result.seconds[1:]):
             if member not in self.heads:
                 continue
             self.head_seconds[member] += seconds
@@ -170,14 +177,14 @@ class _Scorers:
             with _timed(self.log_seconds, member):
                 logs[member] = self.task.log_probabilities(logits[member], batch.mask)
             if member in self.kept:
-                own = logits[member]
-                self.kept[member].add(batch.index, own[batch.mask] if self.task.per_token else own)
-                self.losses[member] += float(self.task.loss(own, batch)) * len(batch.index)
-        for one in self.ensembles:
-            with _timed(self.own_seconds, one):
-                alone = len(one.members) == 1 and not self.normalise
-                blended = logits[one.members[0]] if alone else self._blend(one, logs)
-                self.collectors[one].add(batch.index, blended)
+                member_logits = logits[member]
+                self.kept[member].add(batch.index, member_logits[batch.mask] if self.task.per_token else member_logits)
+                self.losses[member] += float(self.task.loss(member_logits, batch)) * len(batch.index)
+        for ensemble in self.ensembles:
+            with _timed(self.ensemble_seconds, ensemble):
+                is_plain = len(ensemble.members) == 1 and not self.normalise
+                blended = logits[ensemble.members[0]] if is_plain else self._blend(ensemble, logs)
+                self.collectors[ensemble].add(batch.index, blended)
 
     def _blend(self, ensemble: Ensemble, logs: Mapping[Member, Tensor]) -> Tensor:
         how = self.task.joined_by(ensemble.how)
@@ -185,15 +192,15 @@ class _Scorers:
 
     def finish(self) -> Pass:
         predictions = {}
-        for one in self.ensembles:
-            with _timed(self.own_seconds, one):
-                predictions[one] = self.collectors[one].finish()
+        for ensemble in self.ensembles:
+            with _timed(self.ensemble_seconds, ensemble):
+                predictions[ensemble] = self.collectors[ensemble].finish()
         seconds = {}
-        for one in self.ensembles:
-            joined = self.normalise or len(one.members) > 1
-            spent = [self.head_seconds, *([self.log_seconds] if joined else [])]
-            own = sum(seconds_of[member] for seconds_of in spent for member in one.members)
-            seconds[one] = self.shared + own + self.own_seconds[one]
+        for ensemble in self.ensembles:
+            uses_logs = self.normalise or len(ensemble.members) > 1
+            parts = [self.head_seconds, *([self.log_seconds] if uses_logs else [])]
+            of_members = sum(seconds_of[member] for seconds_of in parts for member in ensemble.members)
+            seconds[ensemble] = self.state_seconds + of_members + self.ensemble_seconds[ensemble]
         logits = {member: self.kept[member].values for member in self.heads if member in self.kept}
         losses = {member: round(self.losses[member] / max(self.windows, 1), 4) for member in logits}
         return Pass(predictions, seconds, logits, self.dropped, losses=losses)
@@ -204,7 +211,7 @@ class _Scorers:
         self.dropped[member] = "its logits are not finite; a lower learning rate may help"
         self.journal.note(f"{member.name} is dropped: {self.dropped[member]}")
         del self.heads[member]
-        self.ensembles = [one for one in self.ensembles if member not in one.members]
+        self.ensembles = [ensemble for ensemble in self.ensembles if member not in ensemble.members]
 
 
 @contextmanager
@@ -215,52 +222,77 @@ def _timed(seconds: dict[Any, float], key: Any) -> Iterator[None]:
     seconds[key] += clock() - began
 
 
+def predict_splits(
+    members: Members, cell: Cell, data: Mapping[str, Dataset], setting: Setting, run: RunDir
+) -> tuple[Members, dict[str, Pass]]:
+    """Predicts tune and the reported sets with every member of a checkpoint, in a pass each; writes predictions and
+    logits. Returns the members that were not dropped, and the passes by split."""
+    passes: dict[str, Pass] = {}
+    for split in scored_splits(run.recipe().data.also):
+        ensembles = [*members.singles, *members.pairs(setting.options.ensembles)]
+        stage = scoring_stage(cell[1], split, cell[0])
+        result = predict(members.backbone, members.heads, ensembles, data[split], setting, keep=True, stage=stage)
+        members, passes[split] = members.without(result.dropped), result
+        if not members.backbone.runtime.is_main:
+            continue
+        for ensemble, predictions in result.predictions.items():
+            write_json(run.predictions_file(ensemble, split), predictions.to_json())
+        logits = {member.name: values for member, values in result.logits.items()}
+        layout = {"per": "token" if setting.task.per_token else "window"}
+        save_tensors(run.logits_file(*cell, split), logits, layout)
+        result.logits.clear()
+    return members, passes
+
+
 def score_rows(
-    costs: Mapping[Member, Cost], found: Pass, task: Task, dataset: Dataset, tuned: Mapping[Ensemble, float]
+    costs: Mapping[Member, Cost], result: Pass, task: Task, dataset: Dataset, tuned: Mapping[Ensemble, float]
 ) -> Iterator[Score]:
     """Score rows of a pass over `dataset`: every ensemble at the thresholds its task reports. tuned: thresholds chosen
     elsewhere; an ensemble without one is scored at zero alone."""
-    for one, predictions in found.predictions.items():
-        seconds = found.seconds[one]
-        speed = round(1000 * seconds / max(len(dataset.records), 1), 4)
-        joined = join_costs({member: costs[member] for member in one.members})
-        flops = found.flops.get(one)
-        cost = replace(joined, infer_seconds=round(seconds, 3), ms_per_question=speed, infer_flops=flops)
-        for origin, threshold in task.thresholds(tuned.get(one, 0.0)):
-            if origin != "tune" or one in tuned:
+    for ensemble, predictions in result.predictions.items():
+        seconds = result.seconds[ensemble]
+        milliseconds = round(1000 * seconds / max(len(dataset.records), 1), 4)
+        training = join_costs({member: costs[member] for member in ensemble.members})
+        flops = result.flops.get(ensemble)
+        cost = replace(training, infer_seconds=round(seconds, 3), ms_per_question=milliseconds, infer_flops=flops)
+        for origin, threshold in task.thresholds(tuned.get(ensemble, 0.0)):
+            if origin != "tune" or ensemble in tuned:
                 metrics = task.scores(predictions, dataset, threshold)
                 note = metrics.pop("note", "")
-                yield Score(one, threshold, origin, metrics, cost, task.metrics[-1], note=note)
+                yield Score(ensemble, threshold, origin, metrics, cost, task.metrics[-1], note=note)
 
 
 def report_rows(
-    loaded: Members, passes: Mapping[str, Pass], task: Task, data: Mapping[str, Dataset]
+    members: Members, passes: Mapping[str, Pass], task: Task, data: Mapping[str, Dataset]
 ) -> tuple[list[Score], dict[Ensemble, Any]]:
-    """The rows of a checkpoint, scored on test; thresholds and the reported pair are chosen on tune. And the test
-    predictions of the ensembles in the rows.
+    """The rows of a checkpoint on test, and the test predictions of the ensembles in them.
 
-    passes: over `tune`, `test` and, where a second set is reported, `also`.
+    Thresholds, and which pair is reported, are chosen on tune. passes: over `tune`, `test` and, where a second set is
+    reported, `also`.
     """
     main, tune, test = task.metrics[-1], passes["tune"].predictions, passes["test"]
-    tuned = {one: task.choose(found, data["tune"]) for one, found in tune.items()}
-    on_tune = {one: task.scores(found, data["tune"], tuned[one])[main] for one, found in tune.items()}
-    everything = [one for one in test.predictions if not {*one.members} & loaded.dropped.keys()]
-    pairs = [one for one in everything if not one.is_single]
-    source = {one: one for one in everything if one.is_single}
+    tuned = {ensemble: task.choose(predictions, data["tune"]) for ensemble, predictions in tune.items()}
+    on_tune = {
+        ensemble: task.scores(predictions, data["tune"], tuned[ensemble])[main]
+        for ensemble, predictions in tune.items()
+    }
+    complete = [ensemble for ensemble in test.predictions if not {*ensemble.members} & members.dropped.keys()]
+    pairs = [ensemble for ensemble in complete if not ensemble.is_single]
+    predicted_as = {ensemble: ensemble for ensemble in complete if ensemble.is_single}
     if pairs:
         best = max(pairs, key=on_tune.__getitem__)
-        source[replace(best, chosen="best")] = best
+        predicted_as[replace(best, chosen="best")] = best
 
     def named(values: Mapping[Ensemble, Any]) -> dict[Ensemble, Any]:
-        return {one: values[pair] for one, pair in source.items()}
+        return {ensemble: values[predicted] for ensemble, predicted in predicted_as.items()}
 
-    found, rows = Pass(named(test.predictions), named(test.seconds), flops=named(test.flops)), []
-    for row in score_rows(loaded.costs, found, task, data["test"], named(tuned)):
-        pair, more = source[row.ensemble], {}
+    reported, rows = Pass(named(test.predictions), named(test.seconds), flops=named(test.flops)), []
+    for row in score_rows(members.costs, reported, task, data["test"], named(tuned)):
+        predicted, also = predicted_as[row.ensemble], {}
         if "also" in passes:
-            scores = task.scores(passes["also"].predictions[pair], data["also"], row.threshold)
-            more = {metric: scores[metric] for metric in task.metrics}
-        loss = test.losses.get(pair.members[0]) if pair.is_single else None
+            scores = task.scores(passes["also"].predictions[predicted], data["also"], row.threshold)
+            also = {metric: scores[metric] for metric in task.metrics}
+        loss = test.losses.get(predicted.members[0]) if predicted.is_single else None
         metrics = row.metrics if loss is None else row.metrics | {"loss": loss}
-        rows.append(replace(row, metrics=metrics, tune=on_tune[pair], also=more))
-    return rows, found.predictions
+        rows.append(replace(row, metrics=metrics, tune=on_tune[predicted], also=also))
+    return rows, reported.predictions

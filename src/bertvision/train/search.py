@@ -68,18 +68,22 @@ class Search:
         if self.study.runtime.world > 1:
             raise UserError("search: runs in one process; start it without torchrun")
         self.study.begin(elsewhere is not None)
-        self._settle()
+        self._check_directory()
         self._plan()
         self.study.tune(self.seed)
         number = first = 0
-        while (found := self._round(number, first)).trials:
-            first = found.trials[-1].number + 1
-            if found.trials[-1].number >= len(self.trials):
-                self._note(found, elsewhere(found) if elsewhere else self._do(found, found.trials))
-                self._write()
-            found.bank.unlink(missing_ok=True)
-            remove(found.parts)
-            self._job(found).clear()
+        while (trial_round := self._round(number, first)).trials:
+            first = trial_round.trials[-1].number + 1
+            if trial_round.trials[-1].number >= len(self.trials):
+                if elsewhere:
+                    outcomes = elsewhere(trial_round)
+                else:
+                    outcomes = self._train_and_score(trial_round, trial_round.trials)
+                self._note_outcomes(trial_round, outcomes)
+                self._write_results()
+            trial_round.bank.unlink(missing_ok=True)
+            remove(trial_round.parts)
+            self._job(trial_round).clear()
             number += 1
         remove(self.directory / STATES)
         return self.trials.rows(self.metric)
@@ -91,14 +95,14 @@ class Search:
             return Round.read(path)
         if len(self.trials) > first:
             raise UserError(f"{path}: is gone; delete {self.directory} to search again")
-        asked = self.trials.ask(min(self.size, self.wanted - len(self.trials)))
-        if not asked and len(self.trials) < self.wanted:
+        trials = self.trials.ask(min(self.size, self.wanted - len(self.trials)))
+        if not trials and len(self.trials) < self.wanted:
             self.journal.note(f"search: after {len(self.trials)} trials there is nothing new left to try")
-        found = Round(path, asked)
-        if asked:
-            found.bank.unlink(missing_ok=True)  # of a round whose file is gone
-            found.write()
-        return found
+        trial_round = Round(path, trials)
+        if trials:
+            trial_round.bank.unlink(missing_ok=True)  # of a round whose file is gone
+            trial_round.write()
+        return trial_round
 
     def part(self, name: str, rank: int, world: int) -> Outcomes:
         """Does every `world`-th trial of a round that another process has begun, in a directory of its own."""
@@ -107,57 +111,59 @@ class Search:
         for file in (begun, journal):
             if not (self.directory / file.name).exists():
                 write_text(self.directory / file.name, file.read_text(encoding="utf-8"))
-        found = Round.read(self.directory / begun.name)
-        return self._do(found, found.trials[rank::world])
+        trial_round = Round.read(self.directory / begun.name)
+        return self._train_and_score(trial_round, trial_round.trials[rank::world])
 
-    def _do(self, found: "Round", trials: Sequence[Trial]) -> Outcomes:
+    def _train_and_score(self, trial_round: "Round", trials: Sequence[Trial]) -> Outcomes:
         """Trains and scores some trials of a round."""
-        self._train(found, [trial.name for trial in trials])
-        return self._score(found, trials)
+        self._train(trial_round, [trial.name for trial in trials])
+        return self._score(trial_round, trials)
 
-    def _train(self, found: "Round", names: Sequence[str]) -> None:
+    def _train(self, trial_round: "Round", names: Sequence[str]) -> None:
         """Trains these heads of a round's bank, unless that is done."""
-        if found.bank.exists():
+        if trial_round.bank.exists():
             return
         data = self.study.data
-        heads = HeadBank([trial.head for trial in found.trials], **head_shape(self.backbone, self.task), seed=self.seed)
-        feeds = self._feeds_of(heads)
+        entries = [trial.head for trial in trial_round.trials]
+        bank = HeadBank(entries, **head_shape(self.backbone, self.task), seed=self.seed)
+        feeds = self._feeds_of(bank)
         windows = data["train"].windows
-        last = len(plan_batches(windows, self.recipe.bank, self.seed, feeds.selection.lengths(windows)))
+        last_step = len(plan_batches(windows, self.recipe.bank, self.seed, feeds.selection.lengths(windows)))
 
         def prune(step: int, losses: Mapping[str, float]) -> dict[str, str]:
-            found.losses[step] = dict(losses)
-            ended = step == last  # what is trained to its end is scored
-            behind = [] if ended else [name for name in losses if self.trials.behind(found.losses_of(name, step))]
+            trial_round.losses[step] = dict(losses)
+            pruned = [name for name in losses if self.trials.behind(trial_round.losses_of(name, step))]
+            if step == last_step:  # what is trained to its end is scored
+                pruned = []
             why = f"worse on tune at step {step} than half of those completed before"
-            found.pruned |= dict.fromkeys(behind, why)
-            found.write()
-            return {name: found.pruned[name] for name in behind}
+            trial_round.pruned |= dict.fromkeys(pruned, why)
+            trial_round.write()
+            return {name: trial_round.pruned[name] for name in pruned}
 
-        job = dataclasses.replace(self._job(found), identity=_digest(self.study.identity, heads.entries))
-        train_bank(heads, feeds, self.task, data, job, prune=prune, only=names)
+        job = dataclasses.replace(self._job(trial_round), identity=_digest(self.study.identity, bank.entries))
+        train_bank(bank, feeds, self.task, data, job, prune=prune, only=names)
 
-    def _job(self, found: "Round") -> Job:
-        seconds, name = self.recipe.snapshot_seconds, found.name if found.trials else ""
-        return Job(self.directory, found.path.stem, self.seed, self.study.identity, seconds, self.journal, name)
+    def _job(self, trial_round: "Round") -> Job:
+        seconds, name = self.recipe.snapshot_seconds, trial_round.name if trial_round.trials else ""
+        return Job(self.directory, trial_round.path.stem, self.seed, self.study.identity, seconds, self.journal, name)
 
-    def _score(self, found: "Round", trials: Sequence[Trial]) -> Outcomes:
+    def _score(self, trial_round: "Round", trials: Sequence[Trial]) -> Outcomes:
         """Scores those of the trials that were trained to their end, in one pass over tune."""
-        bank, notes = HeadBank.load(found.bank)
+        bank, notes = HeadBank.load(trial_round.bank)
         dropped = dict(notes["stopped"])
-        ended = [one.name for one in trials if one.name not in dropped and one.name not in found.pruned]
+        trained = [trial.name for trial in trials if trial.name not in dropped and trial.name not in trial_round.pruned]
         tune = self.study.data["tune"]
-        heads = {Member(name, self.seed, self.epoch): bank[name] for name in ended}
+        heads = {Member(name, self.seed, self.epoch): bank[name] for name in trained}
         setting = Setting(self.task, self.recipe.evaluate, self.journal)
-        singles, passed = [*map(Ensemble.of, heads)], Pass({}, {})
+        singles, result = [*map(Ensemble.of, heads)], Pass({}, {})
         if heads:
-            passed = predict(self.backbone, heads, singles, tune, setting, stage=f"scoring {found.name} on tune")
-        dropped |= {one.head: why for one, why in passed.dropped.items()}
-        predicted = {one.name: predictions for one, predictions in passed.predictions.items()}
+            result = predict(self.backbone, heads, singles, tune, setting, stage=f"scoring {trial_round.name} on tune")
+        dropped |= {member.head: why for member, why in result.dropped.items()}
+        predicted = {ensemble.name: predictions for ensemble, predictions in result.predictions.items()}
         outcomes: Outcomes = {}
         for name in (trial.name for trial in trials):
             about: dict[str, Any] = {
-                "why": dropped.get(name) or found.pruned.get(name, ""),
+                "why": dropped.get(name) or trial_round.pruned.get(name, ""),
                 "parameters": bank[name].parameter_count(),
                 "seconds": round(notes["feed_seconds"] + notes["seconds"][name], 3),
             }
@@ -165,44 +171,47 @@ class Search:
             if name in predicted:
                 about["threshold"] = self.task.choose(predicted[name], tune)
                 score = float(self.task.scores(predicted[name], tune, about["threshold"])[self.metric])
-            state: State = "dropped" if name in dropped else "pruned" if name in found.pruned else "complete"
-            outcomes[name] = {"state": state, "score": score, "losses": found.losses_of(name), "about": about}
+            state: State = "dropped" if name in dropped else "pruned" if name in trial_round.pruned else "complete"
+            outcomes[name] = {"state": state, "score": score, "losses": trial_round.losses_of(name), "about": about}
         return outcomes
 
-    def _note(self, found: "Round", outcomes: Outcomes) -> None:
+    def _note_outcomes(self, trial_round: "Round", outcomes: Outcomes) -> None:
         """Takes note of every trial of a round."""
-        for trial in found.trials[len(self.trials) - found.trials[0].number :]:  # a kill may have come among them
-            one = outcomes[trial.name]
-            self.trials.add(trial, one["state"], one["score"], one["losses"], one["about"])
-            self.journal.log("trial", trial=trial.number, state=one["state"], **{f"tune_{self.metric}": one["score"]})
+        noted = len(self.trials) - trial_round.trials[0].number  # some may be, before a kill
+        for trial in trial_round.trials[noted:]:
+            outcome = outcomes[trial.name]
+            self.trials.add(trial, outcome["state"], outcome["score"], outcome["losses"], outcome["about"])
+            score = {f"tune_{self.metric}": outcome["score"]}
+            self.journal.log("trial", trial=trial.number, state=outcome["state"], **score)
 
-    def _write(self) -> None:
+    def _write_results(self) -> None:
         """trials.json, and best.toml once a trial is complete."""
         rows = self.trials.rows(self.metric)
         write_json(self.directory / "trials.json", rows)
         if heads := best_heads(rows, self.metric):
             write_text(self.best, toml.write(dataclasses.replace(self.recipe, heads=heads, search=())))
 
-    def _settle(self) -> None:
-        """Refuses a directory that holds a search of another kind: its trials would not be comparable."""
-        spaces = {kind: {key: str(one) for key, one in space.items()} for kind, space in self.trials.spaces.items()}
-        wanted = {"identity": _digest(self.study.identity, spaces), "round": self.size}
+    def _check_directory(self) -> None:
+        """UserError if the directory holds a search of another kind: its trials would not be comparable."""
+        spaces = {kind: {key: str(space[key]) for key in space} for kind, space in self.trials.spaces.items()}
+        contents = {"identity": _digest(self.study.identity, spaces), "round": self.size}
         path = self.directory / "search.json"
-        if path.is_file() and read_json(path, "note of a search") != wanted:
+        if path.is_file() and read_json(path, "note of a search") != contents:
             raise UserError(
                 f"{self.directory}: holds a search with another --round, over other options or on other data; "
                 "choose another --out, or delete it"
             )
-        write_json(path, wanted)
+        write_json(path, contents)
 
     def _plan(self) -> None:
         """Plans the rounds. Of a search that was extended, not all are of the same size."""
         tokens = self.study.tokens
         paths = sorted(self.directory.glob("round-*.json"), key=lambda path: int(path.stem.partition("-")[2]))
         stages = planned_stages(self.study.run_dir, tokens)[:1]  # the tuning of the first seed
-        rounds = [(found.trials[0].number, found.trials[-1].number) for found in map(Round.read, paths)]
-        begun = rounds[-1][1] + 1 if rounds else 0
-        starts = range(max(begun, len(self.trials)), self.wanted, self.size)
+        begun = [Round.read(path).trials for path in paths]
+        rounds = [(trials[0].number, trials[-1].number) for trials in begun]
+        next_trial = rounds[-1][1] + 1 if rounds else 0
+        starts = range(max(next_trial, len(self.trials)), self.wanted, self.size)
         rounds += [(first, min(first + self.size, self.wanted) - 1) for first in starts]
         for first, last in rounds:
             name, done = f"trials {first} to {last}", last < len(self.trials)
@@ -227,8 +236,8 @@ class Search:
         """The feeds of a round. Rounds that read the same states share them: a store pays off sooner."""
         key = f"{spelt(bank.reads)}-{bank.positions}"
         if key not in self._feeds:
-            place, seconds = self.directory / STATES, self.recipe.snapshot_seconds
-            job = Job(place, key, self.seed, self.study.identity, seconds, self.journal)
+            directory, seconds = self.directory / STATES, self.recipe.snapshot_seconds
+            job = Job(directory, key, self.seed, self.study.identity, seconds, self.journal)
             tapped, rounds = self.study.run_dir.states, -(-self.wanted // self.size)
             self._feeds[key] = bank_feeds(bank, self.backbone, self.recipe.bank, job, tapped=tapped, rounds=rounds)
         return self._feeds[key]
@@ -248,18 +257,19 @@ class Round:
 
     @classmethod
     def read(cls, path: Path) -> "Round":
-        found = read_json(path, "round of a search")
+        contents = read_json(path, "round of a search")
         with fitting(path, "round of a search"):
-            trials = [Trial(**trial) for trial in found["trials"]]
-            return cls(path, trials, {int(step): losses for step, losses in found["losses"].items()}, found["pruned"])
+            trials = [Trial(**trial) for trial in contents["trials"]]
+            losses = {int(step): by_trial for step, by_trial in contents["losses"].items()}
+            return cls(path, trials, losses, contents["pruned"])
 
     def take(self, outcomes: Outcomes) -> None:
         """Notes losses and pruned trials of a round that others have done."""
-        for name, one in outcomes.items():
-            for step, loss in one["losses"].items():
+        for name, outcome in outcomes.items():
+            for step, loss in outcome["losses"].items():
                 self.losses.setdefault(step, {})[name] = loss
-            if one["state"] == "pruned":
-                self.pruned[name] = one["about"]["why"]
+            if outcome["state"] == "pruned":
+                self.pruned[name] = outcome["about"]["why"]
         self.write()
 
     def write(self) -> None:

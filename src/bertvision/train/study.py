@@ -1,4 +1,4 @@
-"""A study: tune with checkpoints, train the bank at each, score everything. Every cell is done once."""
+"""A study: tune with checkpoints, train the bank at each, score everything. What is done is not done again."""
 
 import dataclasses
 import hashlib
@@ -13,7 +13,7 @@ from bertvision import toml
 from bertvision.backbone.backbone import Backbone
 from bertvision.data.sources import is_synthetic
 from bertvision.errors import UserError
-from bertvision.files import claim, save_tensors, sync, write_json
+from bertvision.files import claim, sync, write_json
 from bertvision.recipe import FinetuneRecipe, Recipe, has_heads, head_spec, load_recipe
 from bertvision.runtime import Runtime, is_main
 from bertvision.tasks import Dataset
@@ -22,7 +22,7 @@ from bertvision.train.compare import write_analysis, write_comparisons
 from bertvision.train.ensembling import write_greedy
 from bertvision.train.finetune import NAME, Along, Checkpoint, finetune, head_shape, start_files
 from bertvision.train.loop import Job
-from bertvision.train.progress import Journal, heads_stage, planned_stages, scored_splits, scoring_stage, tuning_stage
+from bertvision.train.progress import Journal, heads_stage, planned_stages, tuning_stage
 from bertvision.train.run_dir import Cell, RunDir
 from bertvision.train.run_results import (
     Members,
@@ -37,7 +37,7 @@ from bertvision.train.run_results import (
     trained_part,
     tuning_of,
 )
-from bertvision.train.scoring import Pass, Setting, predict, report_rows
+from bertvision.train.scoring import Pass, Setting, predict_splits, report_rows
 
 # May change without invalidating what is done.
 COSMETIC = ("seeds", "title", "paper", "snapshot_seconds", "search", "runtime.device", "runtime.gradient_checkpointing")
@@ -54,7 +54,7 @@ class Study:
         self.task = task_of(self.run_dir)
         self.stored = StoredResults(self.run_dir, self.task, self.members)
         self._encoder: Backbone | None = None  # in memory: untuned, or tuned by this recipe
-        self._holds: tuple[int, float] | None = None  # the checkpoint whose weights it has
+        self._loaded_checkpoint: Cell | None = None  # the one whose weights the encoder has; None: untuned
         check_names(recipe)
 
     @classmethod
@@ -64,11 +64,12 @@ class Study:
 
     @property
     def studies(self) -> list["Study"]:
-        """Itself: a series has several."""
+        """This study alone; `VariantStudies` has several."""
         return [self]
 
     @property
     def finished(self) -> bool:
+        """Whether every checkpoint of every seed has scores."""
         return self.run_dir.scored() == self.run_dir.planned()
 
     def run(self) -> list[dict[str, Any]]:
@@ -89,7 +90,7 @@ class Study:
         if self.runtime.is_main:
             self._conclude()
         self.runtime.wait()
-        self._encoder = self._holds = None
+        self._encoder = self._loaded_checkpoint = None
         return self.rows()
 
     def _conclude(self) -> None:
@@ -103,6 +104,7 @@ class Study:
             write_analysis(self.stored)
 
     def plan(self) -> None:
+        """Tells the journal the stages of the whole study, for its progress bar."""
         self.journal.stages.plan(planned_stages(self.run_dir, self.tokens), self.journal.part)
 
     @property
@@ -133,7 +135,7 @@ class Study:
             )
 
     def tune(self, seed: int) -> dict[float, Checkpoint]:
-        """Tunes the backbone, or finds it tuned."""
+        """The checkpoints of a seed; the backbone is tuned unless that is done."""
         recipe, checkpoints = self.recipe, self.checkpoints(seed)
         job = self._job(seed, NAME, tuning_stage(seed))
         if self.runtime.tell(self.run_dir.is_tuned(seed)):
@@ -142,30 +144,30 @@ class Study:
             return checkpoints
         for checkpoint in checkpoints.values():
             if checkpoint.done:
-                self._check(checkpoint)
+                self._refuse_changed(checkpoint)
         job = dataclasses.replace(job, identity=self.identity)
         backbone = self._untuned()
-        with_heads = recipe.bank.along and recipe.heads
-        place = partial(self.run_dir.along if recipe.bank.settle else self.run_dir.bank, seed)
-        along = Along(self._new_bank(backbone, seed), recipe.bank, place) if with_heads else None
-        self._holds = seed, NO_CHECKPOINT
+        trains_heads = recipe.bank.along and recipe.heads
+        path_at = partial(self.run_dir.along if recipe.bank.settle else self.run_dir.bank, seed)
+        along = Along(self._new_bank(backbone, seed), recipe.bank, path_at) if trains_heads else None
+        self._loaded_checkpoint = seed, NO_CHECKPOINT
         finetune(backbone, self.task, self.data["train"], self._tuning, job, checkpoints, along)
         note_peak(self.run_dir, self.runtime)
         return checkpoints
 
     def train(self, seed: int, epoch: float) -> Path:
-        """Trains the bank on one checkpoint, or finds it trained."""
+        """The bank of one checkpoint; it is trained unless that is done."""
         path = self.run_dir.bank(seed, epoch)
         job = self._job(seed, path.stem, heads_stage(epoch, seed))
         if self.runtime.tell(path.exists() or not has_heads(self.recipe, epoch)):
             if self.runtime.is_main:
                 job.clear()
             return path
-        self._check(self.checkpoint(seed, epoch))
+        self._refuse_changed(self.checkpoint(seed, epoch))
         recipe = self.recipe.bank
-        learnt = load_along(self.run_dir.along(seed, epoch) if recipe.settle else path) if recipe.along else None
+        trained_along = load_along(self.run_dir.along(seed, epoch) if recipe.settle else path) if recipe.along else None
         backbone, job = self.tuned(seed, epoch), dataclasses.replace(job, identity=self.identity)
-        bank, recipe = learnt or self._new_bank(backbone, seed), recipe.after
+        bank, recipe = trained_along or self._new_bank(backbone, seed), recipe.after
         if recipe.solve:
             from bertvision.train.solve import solve_bank
 
@@ -178,7 +180,7 @@ class Study:
         return path
 
     def _job(self, seed: int, name: str, stage: str) -> Job:
-        """Without an identity, which needs the data."""
+        """A training of one seed, without its identity, which needs the data."""
         return Job(self.run_dir.seed(seed), name, seed, "", self.recipe.snapshot_seconds, self.journal, stage)
 
     def _new_bank(self, backbone: Backbone, seed: int) -> HeadBank:
@@ -191,39 +193,26 @@ class Study:
         run, cell = self.run_dir, (seed, epoch)
         if self.runtime.tell(run.scores_file(*cell).exists()):
             return
-        self._check(self.checkpoint(*cell))
+        self._refuse_changed(self.checkpoint(*cell))
         self.stored.refuse_other_sets(self.data)
-        loaded, passes = self.members(*cell), dict[str, Pass]()
         setting = Setting(self.task, self.recipe.evaluate, self.journal)
-        for split in scored_splits(self.recipe.data.also):
-            ensembles = [*loaded.singles, *loaded.pairs(self.recipe.evaluate.ensembles)]
-            stage = scoring_stage(epoch, split, seed)
-            found = predict(loaded.backbone, loaded.heads, ensembles, self.data[split], setting, keep=True, stage=stage)
-            loaded, passes[split] = loaded.without(found.dropped), found
-            if not self.runtime.is_main:
-                continue
-            for one, predictions in found.predictions.items():
-                write_json(run.predictions_file(one, split), predictions.to_json())
-            logits = {member.name: values for member, values in found.logits.items()}
-            per = {"per": "token" if self.task.per_token else "window"}
-            save_tensors(run.logits_file(*cell, split), logits, per)
-            found.logits.clear()
+        members, passes = predict_splits(self.members(*cell), cell, self.data, setting, run)
         if self.runtime.is_main:
-            self._write_scores(cell, loaded, passes)
+            self._write_scores(cell, members, passes)
 
-    def _write_scores(self, cell: Cell, loaded: Members, passes: dict[str, Pass]) -> None:
-        """The rows of a checkpoint whose sets have been predicted."""
+    def _write_scores(self, cell: Cell, members: Members, passes: dict[str, Pass]) -> None:
+        """Writes the score rows of a checkpoint whose sets have been predicted."""
         run = self.run_dir
-        rows, reported = report_rows(loaded, passes, self.task, self.data)
-        note_dropped(run, loaded)
+        rows, predictions = report_rows(members, passes, self.task, self.data)
+        note_dropped(run, members)
         note_peak(self.run_dir, self.runtime)
         self.stored.note_sets(cell, self.data)
-        plain = [row.to_json() for row in rows]
+        tables = [row.to_json() for row in rows]
         sync(run.facts_file, run.sets_file(*cell), *run.predictions(*cell, "").rglob("*.json"))
-        write_json(run.scores_file(*cell), plain, durable=True)  # last: with it the cell is done
-        self.stored.keep(cell, rows, reported, self.data["test"])
+        write_json(run.scores_file(*cell), tables, durable=True)  # last: with it the cell is done
+        self.stored.keep(cell, rows, predictions, self.data["test"])
         if self.journal.scalars is not None:
-            self.journal.scalars.scores(*cell, plain, self.task.metrics)
+            self.journal.scalars.scores(*cell, tables, self.task.metrics)
         if not run.apart:
             run.write_metrics()
             write_comparisons(self.stored, whole=False)
@@ -231,10 +220,10 @@ class Study:
     def members(self, seed: int, epoch: float) -> Members:
         """Backbone and heads of a checkpoint, loaded into the encoder in memory."""
         backbone = self._encoder or self._untuned()
-        self._holds = seed, NO_CHECKPOINT
-        found = load_members(self.run_dir, self.task, seed, epoch, backbone)
-        self._holds = seed, epoch
-        return found
+        self._loaded_checkpoint = seed, NO_CHECKPOINT
+        members = load_members(self.run_dir, self.task, seed, epoch, backbone)
+        self._loaded_checkpoint = seed, epoch
+        return members
 
     def checkpoints(self, seed: int) -> dict[float, Checkpoint]:
         """{epoch: the checkpoint that tuning leaves, or has left}"""
@@ -242,19 +231,19 @@ class Study:
 
     def checkpoint(self, seed: int, epoch: float) -> Checkpoint:
         """A finished checkpoint of this study; UserError if there is none."""
-        found = Checkpoint(self.run_dir.checkpoint(seed, epoch))
-        if epoch not in self.run_dir.epochs or not found.done:
-            raise UserError(f"{found.directory}: no such checkpoint; `bertvision finetune` makes it")
-        return found
+        checkpoint = Checkpoint(self.run_dir.checkpoint(seed, epoch))
+        if epoch not in self.run_dir.epochs or not checkpoint.done:
+            raise UserError(f"{checkpoint.directory}: no such checkpoint; `bertvision finetune` makes it")
+        return checkpoint
 
     def tuned(self, seed: int, epoch: float) -> Backbone:
         """The backbone of a checkpoint, which must have been tuned on the present data and settings."""
         checkpoint = self.checkpoint(seed, epoch)
-        self._check(checkpoint)
+        self._refuse_changed(checkpoint)
         backbone = self._encoder or self._untuned()
-        if self._holds != (seed, epoch):
+        if self._loaded_checkpoint != (seed, epoch):
             checkpoint.load(self.task, backbone)
-            self._holds = seed, epoch
+            self._loaded_checkpoint = seed, epoch
         return backbone
 
     def rows(self) -> list[dict[str, Any]]:
@@ -267,16 +256,23 @@ class Study:
         data = self.task.load(self.recipe.data, self._origin.tokenizer, seed=0)
         if not len(data["train"].windows):
             raise UserError(f"data.train: {self.recipe.data.train} holds nothing to learn from")
-        sizes = {split: {"questions": len(one.records), "windows": len(one.windows)} for split, one in data.items()}
+        sizes = {
+            split: {"questions": len(dataset.records), "windows": len(dataset.windows)}
+            for split, dataset in data.items()
+        }
         self.journal.log("data", **sizes)
-        for note in (note for one in data.values() for note in one.notes):
-            self.journal.note(note)
+        for dataset in data.values():
+            for note in dataset.notes:
+                self.journal.note(note)
         shape = {"task": self.task.name, "outputs": self.task.outputs}
         refuse_too_large(self.recipe, data, shape | {"layers": self._origin.layers, "width": self._origin.width})
         if self.runtime.is_main:
-            origins = {n: {"source": one.source, "synthetic": is_synthetic(one.source)} for n, one in data.items()}
+            facts = {
+                split: {"source": dataset.source, "synthetic": is_synthetic(dataset.source), **sizes[split]}
+                for split, dataset in data.items()
+            }
             self.run_dir.add_facts(
-                data={split: origins[split] | sizes[split] for split in data},
+                data=facts,
                 task=self.task.facts() or None,
                 constant=self.task.constant(data["test"]) or None,
             )
@@ -286,8 +282,10 @@ class Study:
     @cached_property
     def identity(self) -> str:
         """A digest of everything that training depends on beside the seed: recipe, weights, tokenizer, windows."""
-        plain = trained_part(dataclasses.replace(self.recipe, finetune=self._tuning), self.runtime.identity)
-        digest = hashlib.sha256(json.dumps({k: v for k, v in plain.items() if k not in COSMETIC}).encode())
+        settings = trained_part(dataclasses.replace(self.recipe, finetune=self._tuning), self.runtime.identity)
+        digest = hashlib.sha256(
+            json.dumps({key: value for key, value in settings.items() if key not in COSMETIC}).encode()
+        )
         digest.update(self._origin.fingerprint.encode())
         if start := self.recipe.finetune.start:
             for file in start_files(start):
@@ -299,7 +297,7 @@ class Study:
 
     @cached_property
     def runtime(self) -> Runtime:
-        """Where it computes."""
+        """Device, precision and processes."""
         return runtime_of(self.run_dir)
 
     @cached_property
@@ -310,7 +308,7 @@ class Study:
     def _origin(self) -> "Origin":
         backbone = self._untuned()
         backbone.check_length(self.recipe.data.max_length)
-        entries = [("finetune.head", self.recipe.finetune.head), *(("heads", one) for one in self.recipe.heads)]
+        entries = [("finetune.head", self.recipe.finetune.head), *(("heads", head) for head in self.recipe.heads)]
         for where, entry in entries:
             if head_spec(entry).get("pooled"):
                 backbone.check_pooler(f"{where}: pooled")
@@ -318,17 +316,17 @@ class Study:
 
     def _untuned(self) -> Backbone:
         """The untuned encoder: the one in memory, unless it was tuned; then a new one is loaded."""
-        if self._encoder is None or self._holds is not None:
-            self._encoder = self._holds = None  # before the new one stands beside it
+        if self._encoder is None or self._loaded_checkpoint is not None:
+            self._encoder = self._loaded_checkpoint = None  # before the new one stands beside it
             self._encoder = Backbone.load(self.recipe.backbone.name, self.runtime)
         return self._encoder
 
-    def _check(self, checkpoint: Checkpoint) -> None:
+    def _refuse_changed(self, checkpoint: Checkpoint) -> None:
         """Refuses to go on from a checkpoint if data, encoder or settings have changed since it was made."""
         if checkpoint.about().get("identity") != self.identity:
-            data, encoder = self.recipe.data.train, self.recipe.backbone.name
+            data_source, encoder_name = self.recipe.data.train, self.recipe.backbone.name
             raise UserError(
-                f"{checkpoint.directory}: was tuned when {data} or {encoder} were not what they are now; "
+                f"{checkpoint.directory}: was tuned when {data_source} or {encoder_name} were not what they are now; "
                 "restore them, choose another --out, or delete the run"
             )
 

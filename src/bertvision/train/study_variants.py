@@ -1,4 +1,4 @@
-"""A series: one study per variant of a recipe, each in a directory of its own, and one table that joins them."""
+"""Studies of the variants of a recipe, each in a directory of its own, and the tables that join them."""
 
 import dataclasses
 from pathlib import Path
@@ -45,7 +45,7 @@ class VariantStudies:
             study.run()
             if is_main():
                 self.run_dir.write_metrics()
-                join_comparisons(self.run_dir, {each: one.stored for each, one in self.variants.items()})
+                join_comparisons(self.run_dir, {each: self.variants[each].stored for each in self.variants})
         if is_main():
             self.run_dir.note_peak(max(study.run_dir.peak for study in self.studies))
             self.run_dir.finish()
@@ -96,18 +96,18 @@ def variant_recipes(recipe: Recipe) -> dict[str, Recipe]:
     Tables are laid over tables, key by key; anything else takes the place of what was there. Of the published results
     a variant keeps those that name it, which are its own from then on, and those that name none.
     """
-    plain = {key: value for key, value in dataclasses.asdict(recipe).items() if key != "variants"}
-    found: dict[str, Recipe] = {}
+    common = {key: value for key, value in dataclasses.asdict(recipe).items() if key != "variants"}
+    recipes: dict[str, Recipe] = {}
     taken = RunDir(Path("run")).own_names()
-    for place, variant in enumerate(recipe.variants):
+    for number, variant in enumerate(recipe.variants):
         name = variant.get("name")
         if not isinstance(name, str) or not name.strip():
-            raise UserError(f"variants.{place}.name: every variant needs a name; it is also that of its directory")
-        if (directory := file_name(name, f"variants.{place}.name").lower()) in taken:
-            raise UserError(f"variants.{place}.name: {name!r} is taken already; give it another")
+            raise UserError(f"variants.{number}.name: every variant needs a name; it is also that of its directory")
+        if (directory := file_name(name, f"variants.{number}.name").lower()) in taken:
+            raise UserError(f"variants.{number}.name: {name!r} is taken already; give it another")
         taken.add(directory)
-        mine = [entry for entry in plain["paper"] if entry.get("variant", name) == name]
-        paper = [{key: value for key, value in entry.items() if key != "variant"} for entry in mine]
-        table = toml.merged(plain | {"paper": paper}, {key: value for key, value in variant.items() if key != "name"})
-        found[name] = from_table(table, f"variants.{place} ({name})")
-    return found
+        own = [entry for entry in common["paper"] if entry.get("variant", name) == name]
+        paper = [{key: value for key, value in entry.items() if key != "variant"} for entry in own]
+        table = toml.merged(common | {"paper": paper}, {key: value for key, value in variant.items() if key != "name"})
+        recipes[name] = from_table(table, f"variants.{number} ({name})")
+    return recipes

@@ -37,27 +37,27 @@ class Tap:
         positions: Positions = "all",
         dtype: Dtype = "fp16",
     ) -> None:
-        for option, given, known in (
+        for option, value, allowed in (
             ("--split", split, SPLITS),
             ("--positions", positions, ("all", "cls")),
             ("--dtype", dtype, DTYPES),
         ):
-            if given not in known:
-                raise UserError(f"{option} {given}: {nearest(given, known)}")
+            if value not in allowed:
+                raise UserError(f"{option} {value}: {nearest(value, allowed)}")
         self.study, self.split = study, split
         seed = study.recipe.seeds[0] if seed is None else seed
         if seed not in study.recipe.seeds:
             raise UserError(f"--seed {seed}: the recipe has seeds {list(study.recipe.seeds)}")
         study.refuse_other()
-        epoch, found = self._checkpoint(seed, checkpoint)
+        epoch, tuned = self._checkpoint(seed, checkpoint)
         self.backbone = Backbone.load(study.recipe.backbone.name, study.runtime)
         self.selection = Selection(dtype, chosen_layers(layers, self.backbone.layers), positions)
         self.backbone.check_length(study.recipe.data.max_length)
         self.windows = study.task.load(study.recipe.data, self.backbone.tokenizer, seed=0)[split].windows
-        if found is not None:
-            self.backbone, _, _ = found.load(study.task, self.backbone)
-        self.states = f"epoch {epoch:g}, seed {seed}" if found else "the encoder as it came"
-        origin = f"seed-{seed}-epoch-{epoch:g}" if found else "untuned"
+        if tuned is not None:
+            self.backbone, _, _ = tuned.load(study.task, self.backbone)
+        self.states = f"epoch {epoch:g}, seed {seed}" if tuned else "the encoder as it came"
+        origin = f"seed-{seed}-epoch-{epoch:g}" if tuned else "untuned"
         name = f"{origin}-{split}-{spelt(self.selection.reads)}-{positions}-{dtype}"
         self.directory = study.run_dir.states / name
 
@@ -99,7 +99,7 @@ class Tap:
     def _checkpoint(self, seed: int, epoch: float | None) -> tuple[float, Checkpoint | None]:
         if epoch is not None:
             return epoch, self.study.checkpoint(seed, epoch)
-        done = [(epoch, one) for epoch, one in self.study.checkpoints(seed).items() if one.done]
+        done = [(epoch, checkpoint) for epoch, checkpoint in self.study.checkpoints(seed).items() if checkpoint.done]
         return done[-1] if done else (0.0, None)
 
     def _heads(self) -> list[nn.Module]:

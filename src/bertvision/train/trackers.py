@@ -71,11 +71,11 @@ class TrackioWriter:
     """
 
     def __init__(self, folder: str, purge_step: int) -> None:
-        self._trackio, place = need_trackio(), Path(folder)
-        project = place.parents[1].resolve().name  # folder: RUN/trackio/STAGE, which is not made
+        self._trackio, path = need_trackio(), Path(folder)
+        project = path.parents[1].resolve().name  # folder: RUN/trackio/STAGE, which is not made
         quiet: dict[str, Any] = {"auto_log_gpu": False, "auto_log_cpu": False, "embed": False}
         with contextlib.redirect_stdout(io.StringIO()):  # stdout is for results
-            self._trackio.init(project=project, name=place.name, resume="allow", **quiet)
+            self._trackio.init(project=project, name=path.name, resume="allow", **quiet)
 
     def add_scalar(self, tag: str, value: float, step: int) -> None:
         self._trackio.log({tag: float(value)}, step=step)

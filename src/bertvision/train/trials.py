@@ -45,11 +45,11 @@ class Trials:
     def __init__(self, path: Path, recipe: Recipe, seed: int, build: Callable[[dict[str, Any]], object]) -> None:
         self.heads = dict(zip(unique_names(recipe.heads), recipe.heads))
         self.bank, self.seed, self.build = recipe.bank, seed, build
-        known: dict[str, dict[str, list[Any]]] = {}  # by kind and key, the values in the recipe
+        values_by_kind: dict[str, dict[str, list[Any]]] = {}  # by kind and key, the values in the recipe
         for head in recipe.heads:
-            for key, value in self._own(head).items():
-                known.setdefault(str(head["kind"]), {}).setdefault(key, []).append(value)
-        self.spaces = {kind: head_space(kind, recipe.search, values) for kind, values in known.items()}
+            for key, value in self._all_values(head).items():
+                values_by_kind.setdefault(str(head["kind"]), {}).setdefault(key, []).append(value)
+        self.spaces = {kind: head_space(kind, recipe.search, values_by_kind[kind]) for kind in values_by_kind}
         self.optuna = load_optuna()
         self.path = path
         self.finished = self._open()
@@ -59,9 +59,9 @@ class Trials:
 
     def ask(self, count: int) -> list[Trial]:
         """The next trials: first the heads of the recipe as they stand. Fewer than `count` once all has been tried."""
-        tried = [one.user_attrs["head"] for one in self.finished.get_trials(deepcopy=False)]
-        seen, first = [_plain(head) for head in tried], len(tried)
-        stands = list(self.heads)[first:]
+        tried = [trial.user_attrs["head"] for trial in self.finished.get_trials(deepcopy=False)]
+        seen, first = [_without_name(head) for head in tried], len(tried)
+        untried = list(self.heads)[first:]
         memory = self.optuna.create_study(direction="maximize")
         memory.add_trials(self.finished.get_trials())
         seed = fold(self.seed, "search", first) % 2**32
@@ -69,21 +69,21 @@ class Trials:
             warnings.simplefilter("ignore")  # that something is experimental
             guided = self.optuna.samplers.TPESampler(seed=seed, constant_liar=True)  # keeps away from what is under way
         blind = self.optuna.samplers.RandomSampler(seed=seed)
-        found: list[Trial] = []
-        while len(found) < count:
-            if stands:
-                label = stands.pop(0)
-                head, params = self.heads[label], self._params(label, self._own(self.heads[label]))
+        trials: list[Trial] = []
+        while len(trials) < count:
+            if untried:
+                label = untried.pop(0)
+                head, params = self.heads[label], self._params(label, self._all_values(self.heads[label]))
             else:
                 proposals = (self._propose(memory, sampler) for sampler in [guided] * GUIDED + [blind] * BLIND)
-                new = next((one for one in proposals if _plain(one[0]) not in seen), None)
-                if new is None:
+                proposal = next((proposal for proposal in proposals if _without_name(proposal[0]) not in seen), None)
+                if proposal is None:
                     break
-                head, params = new
-            number = first + len(found)
-            seen.append(_plain(head))
-            found.append(Trial(number, {**head, "name": f"{head['kind']}, trial {number}"}, params))
-        return found
+                head, params = proposal
+            number = first + len(trials)
+            seen.append(_without_name(head))
+            trials.append(Trial(number, {**head, "name": f"{head['kind']}, trial {number}"}, params))
+        return trials
 
     def add(
         self, trial: Trial, state: State, score: float | None, losses: Mapping[int, float], about: Mapping[str, Any]
@@ -120,13 +120,13 @@ class Trials:
         """All finished trials as plain values, in the order they were tried."""
         return [
             {
-                "trial": one.number,
-                **one.user_attrs,
-                "params": one.params,
-                f"tune_{metric}": one.value,
-                "tune_losses": {step: -value for step, value in sorted(one.intermediate_values.items())},
+                "trial": trial.number,
+                **trial.user_attrs,
+                "params": trial.params,
+                f"tune_{metric}": trial.value,
+                "tune_losses": {step: -value for step, value in sorted(trial.intermediate_values.items())},
             }
-            for one in self.finished.get_trials()
+            for trial in self.finished.get_trials()
         ]
 
     def _propose(self, memory: Any, sampler: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -136,40 +136,41 @@ class Trials:
         label = trial.suggest_categorical(HEAD, list(self.heads))
         base = self.heads[label]
         kind, spec = str(base["kind"]), head_spec(base)
-        drawn = {key: _draw(trial, f"{kind}.{key}", one) for key, one in self.spaces[kind].items()}
+        drawn = {key: _draw(trial, f"{kind}.{key}", space) for key, space in self.spaces[kind].items()}
         chosen = {key: value for key, value in drawn.items() if key not in TRAINING}
         kept = fitting_options(spec, chosen, self.build)
         training = {key: value for key, value in {**base, **drawn}.items() if key in TRAINING}
-        usual = {name: given.default for name, given in options(kind).items()}
-        worth_saying = {key: v for key, v in kept.items() if key in spec or v != usual[key]}
-        return {**spec, **worth_saying, **training}, self._params(label, {**kept, **training})
+        defaults = {name: option.default for name, option in options(kind).items()}
+        stated = {key: kept[key] for key in kept if key in spec or kept[key] != defaults[key]}
+        return {**spec, **stated, **training}, self._params(label, {**kept, **training})
 
     def _params(self, label: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """The values of a head that lie in the search space, by Optuna's names."""
         kind = str(self.heads[label]["kind"])
-        inside = {key: one for key, one in self.spaces[kind].items() if key in values and one.holds(values[key])}
-        return {HEAD: label} | {f"{kind}.{key}": values[key] for key in inside}
+        spaces = self.spaces[kind].items()
+        searched = [key for key, space in spaces if key in values and space.holds(values[key])]
+        return {HEAD: label} | {f"{kind}.{key}": values[key] for key in searched}
 
-    def _own(self, head: Mapping[str, Any]) -> dict[str, Any]:
+    def _all_values(self, head: Mapping[str, Any]) -> dict[str, Any]:
         """Every value of a head of the recipe, defaults included."""
-        usual = {name: given.default for name, given in options(str(head["kind"])).items()}
+        defaults = {name: option.default for name, option in options(str(head["kind"])).items()}
         training = {key: float(head.get(key, getattr(self.bank, key))) for key in TRAINING}
         training["learning_rate"] = training["learning_rate"] or self.bank.learning_rate  # 0 = the bank's
-        return usual | {key: value for key, value in head.items() if key in usual} | training
+        return defaults | {key: value for key, value in head.items() if key in defaults} | training
 
     def _distribution(self, kind: str, name: str) -> Any:
-        found = self.optuna.distributions
+        distributions = self.optuna.distributions
         if name == HEAD:
-            return found.CategoricalDistribution(list(self.heads))
-        one = self.spaces[kind][name.removeprefix(f"{kind}.")]
-        if isinstance(one, Choices):
-            return found.CategoricalDistribution(one.values)
-        distribution = found.IntDistribution if one.whole else found.FloatDistribution
-        return distribution(one.low, one.high, log=one.log)
+            return distributions.CategoricalDistribution(list(self.heads))
+        space = self.spaces[kind][name.removeprefix(f"{kind}.")]
+        if isinstance(space, Choices):
+            return distributions.CategoricalDistribution(space.values)
+        distribution = distributions.IntDistribution if space.whole else distributions.FloatDistribution
+        return distribution(space.low, space.high, log=space.log)
 
     def _open(self) -> Any:
         """The study in the journal, new or as a kill has left it."""
-        path, place = self.path, self.optuna.storages.journal
+        path, journal = self.path, self.optuna.storages.journal
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
         self._check_journal()
@@ -178,11 +179,11 @@ class Trials:
             file.truncate(len(whole) + 1 if whole else 0)  # the last line may be torn
         for left in path.parent.glob(f"{path.name}.lock*"):  # Optuna's, of a process that was killed
             left.unlink()
-        backend = place.JournalFileBackend(str(path), place.JournalFileOpenLock(str(path)))
+        backend = journal.JournalFileBackend(str(path), journal.JournalFileOpenLock(str(path)))
         try:
             storage = self.optuna.storages.JournalStorage(backend)
-            found = {"study_name": "search", "direction": "maximize", "load_if_exists": True}
-            return self.optuna.create_study(storage=storage, **found)
+            options = {"study_name": "search", "direction": "maximize", "load_if_exists": True}
+            return self.optuna.create_study(storage=storage, **options)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._damaged(str(error)) from None
 
@@ -208,16 +209,16 @@ class Trials:
         return f"delete {self.path.parent} to search again"
 
 
-def _draw(trial: Any, name: str, one: Choices | Range) -> Any:
-    if isinstance(one, Choices):
-        return trial.suggest_categorical(name, one.values)
-    if one.whole:
-        return trial.suggest_int(name, int(one.low), int(one.high), log=one.log)
-    drawn = float(f"{trial.suggest_float(name, one.low, one.high, log=one.log):.{DIGITS}g}")
-    return min(max(drawn, one.low), one.high)
+def _draw(trial: Any, name: str, space: Choices | Range) -> Any:
+    if isinstance(space, Choices):
+        return trial.suggest_categorical(name, space.values)
+    if space.whole:
+        return trial.suggest_int(name, int(space.low), int(space.high), log=space.log)
+    drawn = float(f"{trial.suggest_float(name, space.low, space.high, log=space.log):.{DIGITS}g}")
+    return min(max(drawn, space.low), space.high)
 
 
-def _plain(head: Mapping[str, Any]) -> dict[str, Any]:
+def _without_name(head: Mapping[str, Any]) -> dict[str, Any]:
     """A head without its name: what makes two trials the same."""
     return {key: value for key, value in head.items() if key != "name"}
 

@@ -20,10 +20,10 @@ from bertvision.train.progress import Journal
 RETRIES = 3  # of a piece whose worker died; what it had done is not done again
 PATIENCE = 60.0  # seconds that a piece waits for the lock of a worker that died
 LOOK = 0.5  # seconds between two looks at the checkpoints and logs of running cells
-PLACES = ("processes", "ray")  # what --on may name
+WORKERS = ("processes", "ray")  # what --on may name
 
 
-class Died(Exception):
+class WorkerDied(Exception):
     """A worker ended without an answer."""
 
 
@@ -35,7 +35,7 @@ class Piece(Protocol):
 
 
 class Pool(Protocol):
-    """Workers."""
+    """Workers that do pieces side by side."""
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -64,21 +64,21 @@ class Pool(Protocol):
         ...
 
 
-def fill(
+def run_pieces(
     pieces: Sequence[Any],
     pool: Pool,
-    view: "View",
+    view: "PiecesView",
     ready: Callable[[Any], bool] = lambda piece: True,
-    done: Callable[[Any, Any], None] = lambda piece, found: None,
+    done: Callable[[Any, Any], None] = lambda piece, result: None,
     ends: bool = True,
 ) -> None:
-    """Does all pieces, each as soon as it is ready and a worker is free. done: called with each and its result.
-    ends: whether the pool is stopped with it.
+    """Has a pool do all pieces, each as soon as it is ready and a worker is free.
 
-    A worker that dies is replaced; an error of a piece ends everything.
+    done: called with each piece and its result. ends: whether the pool is stopped afterwards. A worker that dies is
+    replaced; an error of a piece ends everything.
     """
     waiting, running, deaths = list(pieces), dict[Any, Any](), dict[str, int]()
-    with view.shown():
+    with view.displayed():
         try:
             while waiting or running:
                 for piece in [piece for piece in waiting if ready(piece)]:
@@ -90,13 +90,13 @@ def fill(
                     try:
                         done(piece, pool.result(handle))
                         view.done(piece)
-                    except Died as death:
+                    except WorkerDied as death:
                         deaths[piece.id] = deaths.get(piece.id, 0) + 1
                         if deaths[piece.id] > RETRIES:
                             raise UserError(f"{piece.id}: its worker died {deaths[piece.id]} times ({death})") from None
                         view.journal.say(f"{piece.id}: its worker died ({death}); it goes on in another")
                         waiting.insert(0, piece)
-                view.look(list(running.values()))
+                view.update(list(running.values()))
         finally:
             if ends:
                 pool.stop()
@@ -104,18 +104,18 @@ def fill(
 
 def run_on(cells: Cells, on: str, **how: Any) -> None:
     """All cells on the workers that `--on` names, then the rest of the run here. how: see `make_pool`."""
-    refuse_unknown(on, PLACES)
+    refuse_unknown(on, WORKERS)
     with cells.shared():
         if waiting := [cell for cell in cells.all if not cells.is_done(cell)]:
             pool = make_pool(on, cells, **how)
-            for run in {one.directory: one.run_dir for one in (cells.whole, *cells.whole.studies)}.values():
+            for run in {run.directory: run.run_dir for run in (cells.whole, *cells.whole.studies)}.values():
                 run.start(finished=False)  # the user's command, not a worker's
                 before = run.facts().get("cells", pool.facts)["threads"]
                 if before != pool.facts["threads"]:
                     cells.whole.journal.note(f"this run began with {before} threads per cell, which round otherwise")
                 run.add_facts(cells=pool.facts)
-            view = View(cells.whole.journal, "cells", len(cells.all), len(waiting), cells.stage)
-            fill(waiting, pool, view, cells.is_ready)
+            view = PiecesView(cells.whole.journal, "cells", len(cells.all), len(waiting), cells.stage)
+            run_pieces(waiting, pool, view, cells.is_ready)
     for study in cells.whole.studies:
         study.runtime = CPU  # all is computed: the rest needs no device, which only the workers may have
     cells.whole.run()
@@ -126,11 +126,11 @@ def refuse_unknown(on: str, known: Sequence[str]) -> None:
         raise UserError(f"--on {on}: {nearest(on, known)}")
 
 
-class View:
-    """Progress of pieces that others work on: bars on a terminal, elsewhere a line now and then.
+class PiecesView:
+    """Progress of pieces that workers do: bars on a terminal, elsewhere a line now and then.
 
     what: the pieces in one word. count: of all; left: of those not done yet. stage: name of the stage that a piece is
-    in, and which share of it is done; None where progress is shown by another.
+    in, and which share of it is done; None: nothing is shown.
     """
 
     EVERY = 30.0
@@ -139,12 +139,12 @@ class View:
         self, journal: Journal, what: str, count: int, left: int, stage: Callable[[Any], tuple[str, float]] | None
     ) -> None:
         self.journal, self.what, self.count, self.ended, self.stage = journal, what, count, count - left, stage
-        self.told = time.monotonic()
+        self.last_line = time.monotonic()
         self.bar: Any = None
         self.bars: dict[str, Any] = {}
 
     @contextmanager
-    def shown(self) -> Iterator[None]:
+    def displayed(self) -> Iterator[None]:
         with self.journal.view() if self.stage else nullcontext() as bar:
             self.bar = bar
             if bar:
@@ -158,20 +158,20 @@ class View:
         elif self.stage:
             self.journal.say(f"{piece.id}: done; {self._counts}")
 
-    def look(self, running: Sequence[Piece]) -> None:
-        """Shows how far those are that workers have or will get."""
+    def update(self, running: Sequence[Piece]) -> None:
+        """Shows how far the running pieces are."""
         if self.stage is None:
             return
         if self.bar is not None:
-            for gone in self.bars.keys() - {piece.id for piece in running} - {""}:
-                self.bar.remove_task(self.bars.pop(gone))
+            for finished in self.bars.keys() - {piece.id for piece in running} - {""}:
+                self.bar.remove_task(self.bars.pop(finished))
             for piece in running:
                 stage, share = self.stage(piece)
                 if piece.id not in self.bars:
                     self.bars[piece.id] = self.bar.add_task(piece.id, total=1.0, rate="", loss="")
                 self.bar.update(self.bars[piece.id], completed=share, rate=stage)
-        elif running and time.monotonic() - self.told >= self.EVERY:
-            self.told = time.monotonic()
+        elif running and time.monotonic() - self.last_line >= self.EVERY:
+            self.last_line = time.monotonic()
             stages = [(piece.id, *self.stage(piece)) for piece in running]
             self.journal.say(
                 "; ".join([self._counts, *(f"{name}: {stage} {share:.0%}" for name, stage, share in stages)])
@@ -212,7 +212,7 @@ class Processes:
 
     def finished(self, handles: Sequence[int], seconds: float) -> list[int]:
         outputs = {self.running[pid].output: pid for pid in handles}
-        return [outputs[one] for one in select.select(list(outputs), [], [], seconds)[0]]
+        return [outputs[output] for output in select.select(list(outputs), [], [], seconds)[0]]
 
     def result(self, handle: int) -> None:
         worker = self.running.pop(handle)
@@ -267,7 +267,7 @@ class Worker:
         text = self.errors.read().decode(errors="replace").strip()
         self.close()
         if code < 0:
-            raise Died(f"{name}: {signal.Signals(-code).name}")
+            raise WorkerDied(f"{name}: {signal.Signals(-code).name}")
         if code == 2:
             raise UserError(text.removeprefix("bertvision: "))
         raise RuntimeError(f"{name} failed:\n{text}")
