@@ -25,8 +25,8 @@ from bertvision.errors import UserError
 from bertvision.evaluate.bootstrap import resample_counts
 from bertvision.evaluate.calibration import choose_threshold
 from bertvision.evaluate.squad import answerable, question_scores
-from bertvision.serve.answers import collector_of, cut
 from bertvision.serve.export import export
+from bertvision.serve.measure import predict
 from bertvision.serve.reader import Reader
 from bertvision.tasks.decode import SpanPredictions
 from side_by_side import Race
@@ -37,13 +37,8 @@ ENGINES = ("torch", "onnx fp32", "onnx int8")
 
 def predictions(reader: Reader, articles: Sequence[dict[str, Any]]) -> SpanPredictions:
     """What a reader finds for all questions, before any threshold."""
-    config = reader.config.tasks["spans"]
-    asked = records(articles)
-    pairs = [(one.question, one.context) for one in asked]
-    windows = cut(reader.engine.tokenizer, pairs, config)
-    collector = collector_of(config, pairs, windows)
-    reader.read_windows(windows, {"spans": collector}, counter())
-    return replace(collector.finish(), ids=[one.id for one in asked])
+    questions = records(articles)
+    return replace(predict(reader, questions, counter()), ids=[question.id for question in questions])
 
 
 def counter() -> Any:
@@ -58,21 +53,21 @@ def scores(found: SpanPredictions, articles: Sequence[dict[str, Any]]) -> dict[s
     ids = list(best)
     null = found.no_answer_scores()
     halves = {qa["id"]: number % 2 for number, a in enumerate(articles) for p in a["paragraphs"] for qa in p["qas"]}
-    half, known = np.array([halves[id_] for id_ in ids]), np.array([has[id_] for id_ in ids])
+    half, answered = np.array([halves[id_] for id_ in ids]), np.array([has[id_] for id_ in ids])
     unsure, raw = np.array([null[id_] for id_ in ids]), np.array([best[id_] for id_ in ids])  # (Q,), (Q, 2): EM, F1
     given = raw.copy()
     for one in (0, 1):
         other = half != one
-        threshold, _ = choose_threshold(raw[other, 1], 1.0 - known[other], unsure[other])
+        threshold, _ = choose_threshold(raw[other, 1], 1.0 - answered[other], unsure[other])
         silent = (half == one) & (unsure > threshold)
-        given[silent] = (~known[silent])[:, None]
+        given[silent] = (~answered[silent])[:, None]
     rows = np.ones(len(ids), dtype=bool)
     columns = {
         "EM": (given[:, 0], rows),
         "F1": (given[:, 1], rows),
-        "HasAns F1": (given[:, 1], known),
-        "NoAns F1": (given[:, 1], ~known),
-        "spans F1": (raw[:, 1], known),
+        "HasAns F1": (given[:, 1], answered),
+        "NoAns F1": (given[:, 1], ~answered),
+        "spans F1": (raw[:, 1], answered),
     }
     counts = np.concatenate(list(resample_counts(len(ids), 1000, 0)))  # (draws, Q)
     result = {}

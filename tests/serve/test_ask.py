@@ -12,7 +12,16 @@ from rich.console import Console
 
 from bertvision.errors import UserError
 from bertvision.evaluate.calibration import Calibration
-from bertvision.serve.ask import Query, best_of, excerpt, gather, json_line, printable, show_answers, write_what_it_can
+from bertvision.serve.ask import (
+    Query,
+    best_of,
+    excerpt,
+    gather,
+    json_line,
+    printable,
+    replace_unencodable,
+    show_answers,
+)
 from bertvision.serve.documents import from_text
 from encoders import save_tiny
 from pages import pdf
@@ -139,7 +148,7 @@ def test_a_stdout_that_knows_only_ascii(monkeypatch):
     narrow = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", narrow)
     assert json.loads(json_line({"answer": "café"})) == {"answer": "café"} and json_line("é") == '"\\u00e9"'
-    write_what_it_can(narrow)
+    replace_unencodable(narrow)
     answers = [candidate("café", 0.5, 0.1)]
     show_answers(Console(), Query("who", [from_text("café …")]), answers, titled=False)
     narrow.flush()

@@ -199,13 +199,6 @@ def test_a_compressed_reader_is_small_and_comes_back_exactly(how, run, tmp_path)
         assert on_tune >= before - 0.2 or "rank=128" in reader.card
 
 
-def test_an_encoder_that_was_not_tuned_cannot_be_compressed(tmp_path):
-    recipe = recipe_of(finetune={"epochs": 0, "checkpoints": []}, heads=[{"kind": "pool"}])
-    Study(recipe, tmp_path / "run", quiet=True).run()
-    with pytest.raises(UserError, match="not tuned, so there is nothing to compress"):
-        build_reader(tmp_path / "run", tmp_path / "reader", compress="rank=4")
-
-
 def test_a_checkpoint_without_scores_has_a_reader_of_its_backbone(run, copy, tmp_path):
     """As while a study runs: checkpoints are there before their scores, and a recipe may have no heads."""
     for path in [*copy.glob("seed-1/scores-*"), *copy.glob("seed-1/heads-*"), copy / "metrics.json"]:
@@ -246,7 +239,7 @@ def test_what_was_not_scored_is_refused(run, copy, tmp_path):
             build_reader(place, tmp_path / "reader", wanted)
 
 
-def test_an_untuned_backbone_needs_no_file_of_its_own(tmp_path):
+def test_an_untuned_backbone_needs_no_file_of_its_own_and_cannot_be_compressed(tmp_path):
     recipe = recipe_of(finetune={"epochs": 0, "checkpoints": []}, heads=[{"kind": "pool"}])
     Study(recipe, tmp_path / "run", quiet=True).run()
     reader = Reader.from_pretrained(build_reader(tmp_path / "run", tmp_path / "reader", Wanted(members=["pool"])))
@@ -254,6 +247,8 @@ def test_an_untuned_backbone_needs_no_file_of_its_own(tmp_path):
     assert not (tmp_path / "reader" / "encoder.safetensors").exists()
     (row,) = [row for row in rows(tmp_path / "run") if row["member"] == "pool"]
     assert_answers_as_scored(reader, tmp_path / "run", row)
+    with pytest.raises(UserError, match="not tuned, so there is nothing to compress"):
+        build_reader(tmp_path / "run", tmp_path / "small", compress="rank=4")
 
 
 @pytest.mark.parametrize(("task", "metric"), [("labels", "accuracy"), ("score", "spearman")])

@@ -107,7 +107,6 @@ def test_shapes_of_calls_and_results():
         ({"question": {"question": "who", "context": TEXT}, "context": "b"}, "context: is in the dictionary already"),
         ({"question": "who", "context": TEXT, "max_answer_len": 0}, "max_answer_len: must be a whole number"),
         ({"question": "who", "context": TEXT, "doc_stride": 8}, "doc_stride: windows are cut as in training"),
-        ({"question": "who", "context": TEXT, "max_seq_len": 8}, "max_seq_len: windows are cut as in training"),
         ({"question": "who", "context": TEXT, "colour": 8}, "colour: a reader has no such option; there is: align_to"),
         ({"question": "who", "context": TEXT, "topk": 8}, "topk: a reader has no such option; did you mean 'top_k'?"),
     ],

@@ -132,7 +132,7 @@ def test_files_that_are_missing_cut_short_or_of_another_reader(name, copy, tmp_p
 @pytest.mark.parametrize(
     ("place", "change", "part"),
     [
-        ("", {"format": 9, "version": "9.0"}, "format 9 (made by bertvision 9.0), this version reads 4; upgrade"),
+        ("", {"format": 9, "version": "9.0"}, "format 9 (made by bertvision 9.0), this version reads 5; upgrade"),
         ("", {"format": "x"}, "upgrade"),
         ("", {"tasks": None}, "not the configuration of a reader"),
         ("", {"tasks": {}}, "tasks: there is none"),

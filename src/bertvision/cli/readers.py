@@ -116,7 +116,7 @@ def ask(
         print(f"bertvision: {loaded.name}: {why}", file=sys.stderr)
     if (share := asking.assumed(loaded, queries, answerable)) is not None:
         loaded = loaded.assuming(share)
-    asking.write_what_it_can(sys.stdout)
+    asking.replace_unencodable(sys.stdout)
     _print_answers(loaded, queries, as_json, top_k=top_k, threshold=threshold)
 
 

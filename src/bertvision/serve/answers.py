@@ -32,7 +32,7 @@ OPTIONS = (
     *("top_k", "no_answer_threshold", "answerable", "layers"),
     *("max_answer_len", "handle_impossible_answer", "align_to_words"),
 )
-Asked = str | Sequence[str] | Mapping[str, str] | Sequence[Mapping[str, str]] | None
+QuestionInput = str | Sequence[str] | Mapping[str, str] | Sequence[Mapping[str, str]] | None
 SURROGATES = re.compile("[\ud800-\udfff]")  # halves of characters: Python can hold them, tokenizers cannot
 # Scripts that are written without spaces, or with particles attached: Thai to Khmer, Japanese, Chinese, Korean.
 UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]")
@@ -95,7 +95,7 @@ def check_answerable(share: Any) -> float:
     return float(share)
 
 
-def pairs_of(question: Asked, context: str | Sequence[str] | None) -> tuple[list[tuple[str, str]], bool]:
+def pairs_of(question: QuestionInput, context: str | Sequence[str] | None) -> tuple[list[tuple[str, str]], bool]:
     """(question, context) pairs, and whether several were asked for, so that a list is returned even for one."""
     if isinstance(question, Mapping):
         if context is not None:

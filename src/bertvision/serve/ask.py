@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from bertvision.errors import UserError
-from bertvision.serve.documents import STDIN, Document, called, from_text, read_document
+from bertvision.serve.documents import STDIN, Document, display_name, from_text, read_document
 
 if TYPE_CHECKING:
     from bertvision.serve.answers import Answer
@@ -134,7 +134,7 @@ def best_of(documents: Sequence[Document], ranked: Sequence[list["Answer"]], top
         for candidate in answers:
             if candidate["answer"]:
                 unit, number = document.place(candidate["start"])
-                file = {"file": called(document.name)} if document.name else {}
+                file = {"file": display_name(document.name)} if document.name else {}
                 least = min(least, candidate["score"])
                 entries.append((not answers[0]["answer"], -least, candidate | file | {unit: number}))
     best = [candidate for _, _, candidate in sorted(entries, key=lambda entry: entry[:2])]
@@ -151,7 +151,7 @@ def show_answers(console: Console, query: Query, answers: list["Answer"], titled
         if not candidate["answer"]:
             console.print(Text.assemble(("no answer", "bold yellow"), f"  {candidate['no_answer_score']:.0%}"))
             continue
-        document = next(one for one in query.documents if candidate.get("file") in (None, called(one.name)))
+        document = next(one for one in query.documents if candidate.get("file") in (None, display_name(one.name)))
         text = (printable(candidate["answer"]), "bold green")
         console.print(Text.assemble(text, f"  {candidate['score']:.0%}{_file_and_place(candidate)}"))
         console.print(Padding(excerpt(document, candidate["start"], candidate["end"]), (0, 0, 0, 2)))
@@ -180,7 +180,7 @@ def json_line(value: Any) -> str:
     return text
 
 
-def write_what_it_can(stream: Any) -> None:
+def replace_unencodable(stream: Any) -> None:
     """Makes a stream write ? where its encoding lacks a character."""
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="replace")

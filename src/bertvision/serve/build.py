@@ -25,7 +25,7 @@ from bertvision.serve.card import write_card
 from bertvision.serve.config import VERBS, Cutting, Decoding, ReaderConfig, TaskConfig
 from bertvision.serve.engines import TorchEngine
 from bertvision.serve.reader import Progress, Reader
-from bertvision.serve.reader_dir import CONFIG, lasting
+from bertvision.serve.reader_dir import CONFIG, absolute_name
 from bertvision.tasks import Dataset, Task
 from bertvision.train.bank import unique_names
 from bertvision.train.ensembling import named
@@ -193,7 +193,7 @@ class _Builder:
         fingerprint, plain = backbone.fingerprint, Plain(backbone.model) if hows else None
         loaded = load_members(self.run, self.task, self.choice.seed, self.choice.epoch, backbone)
         tasks = {self.task.name: _task_config(self.recipe, self.choice, self.task)}
-        config = ReaderConfig(lasting(name), fingerprint, self._tuning(loaded), tasks)
+        config = ReaderConfig(absolute_name(name), fingerprint, self._tuning(loaded), tasks)
         fit: _Fit | None = None
         if plain:
             reader, fit, compressed = self._compressed(config, loaded, plain, hows)

@@ -133,7 +133,7 @@ class TaskConfig:
     @property
     def all_heads(self) -> tuple[str, ...]:
         """The same, and the names of the heads of its exits."""
-        return tuple(dict.fromkeys([*self.heads, *(one.head for one in (self.exits.heads if self.exits else ()))]))
+        return tuple(dict.fromkeys([*self.heads, *(exit.head for exit in (self.exits.heads if self.exits else ()))]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class ReaderConfig:
             "version": self.version,
             "backbone": {"name": self.backbone, "fingerprint": self.fingerprint},
             "tuning": self.tuning,
-            "tasks": {name: _table(one) for name, one in self.tasks.items()},
+            "tasks": {name: _table(task) for name, task in self.tasks.items()},
         }
 
     @classmethod
@@ -190,8 +190,10 @@ class ReaderConfig:
         try:
             file = validate(_File, table, where)
             tasks = {
-                name: validate(TaskConfig, _upgraded(name, one) if file.format == 1 else one, f"{where}: tasks.{name}")
-                for name, one in file.tasks.items()
+                name: validate(
+                    TaskConfig, _upgraded(name, task) if file.format == 1 else task, f"{where}: tasks.{name}"
+                )
+                for name, task in file.tasks.items()
             }
         except UserError as error:
             raise UserError(f"{error}; copy or build the reader again") from None
@@ -208,8 +210,9 @@ def _table(task: TaskConfig) -> dict[str, Any]:
 
 def _upgraded(name: str, task: Any) -> Any:
     """A task of format 1: members were display names of heads, and its kind could be left to its name."""
-    if not isinstance(task, dict) or not isinstance(blend := task.get("ensemble"), dict):
+    if not isinstance(task, dict) or not isinstance(ensemble := task.get("ensemble"), dict):
         return task
-    members = [{"head": "" if one == BACKBONE else one, "seed": 0, "epoch": 0.0} for one in blend.get("members", ())]
+    heads = ["" if member == BACKBONE else member for member in ensemble.get("members", ())]
+    members = [{"head": head, "seed": 0, "epoch": 0.0} for head in heads]
     rest = {key: value for key, value in task.items() if key != "heads"}
-    return {"task": name} | rest | {"ensemble": blend | {"members": members}}
+    return {"task": name} | rest | {"ensemble": ensemble | {"members": members}}

@@ -73,11 +73,11 @@ def read_document(name: str) -> Document:
     if not document.text.strip():
         instead = ELSEWHERE if name == STDIN else "give one that holds the answer"
         instead = "scanned pages need text recognition first" if document.unit == "page" else instead
-        raise UserError(f"{called(name)}: there is no text in it; {instead}")
+        raise UserError(f"{display_name(name)}: there is no text in it; {instead}")
     return document
 
 
-def called(name: str) -> str:
+def display_name(name: str) -> str:
     """How a document is called in messages."""
     return {STDIN: "stdin", "": "--context"}.get(name, name)
 
@@ -104,10 +104,12 @@ def _decoded(name: str, content: bytes) -> str:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
         if b"\0" in content:
-            raise UserError(f"{called(name)}: a binary file, not text; .txt, .md, .html and .pdf can be read") from None
+            raise UserError(
+                f"{display_name(name)}: a binary file, not text; .txt, .md, .html and .pdf can be read"
+            ) from None
         line = content.count(b"\n", 0, error.start) + 1
         raise UserError(
-            f"{called(name)}: not UTF-8 text (byte 0x{content[error.start]:02x} in line {line}); "
+            f"{display_name(name)}: not UTF-8 text (byte 0x{content[error.start]:02x} in line {line}); "
             "convert it first, for example with iconv -f LATIN1 -t UTF-8"
         ) from None
 

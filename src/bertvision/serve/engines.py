@@ -30,10 +30,11 @@ class TorchEngine:
 
     def __init__(self, backbone: Backbone, heads: Heads, tasks: dict[str, TaskConfig]) -> None:
         self.backbone, self.tasks = backbone.eval(), dict(tasks)
-        backbone.cut(deepest((head.reads for own in heads.values() for head in own.values()), backbone.layers))
+        every_head = (head for of_task in heads.values() for head in of_task.values())
+        backbone.cut(deepest((head.reads for head in every_head), backbone.layers))
         self._frozen, moved = frozen(backbone), backbone.runtime.to
         self.heads: Heads = {
-            name: {key: moved(head.eval()) for key, head in own.items()} for name, own in heads.items()
+            name: {key: moved(head.eval()) for key, head in of_task.items()} for name, of_task in heads.items()
         }
         self.tokenizer, self.pad, self.longest = backbone.tokenizer, backbone.pad, backbone.longest
         self._lock = threading.Lock()  # one pass at a time: each uses all cores

@@ -60,7 +60,8 @@ class ExitEngine(TorchEngine):
         heads = self.heads[self.name]
         final = [heads[key] for key in config.heads]
         end = deepest((head.reads for head in final), self.backbone.layers)
-        steps = [(one.depth, [heads[one.head]], one) for one in self.exits if one.depth < end] + [(end, final, None)]
+        below = [exit for exit in self.exits if exit.depth < end]
+        steps = [*((exit.depth, [heads[exit.head]], exit) for exit in below), (end, final, None)]
         staying, result = torch.arange(len(batch.ids)), torch.empty(0)
         layers: list[Tensor] = []
         before: Tensor | None = None
@@ -220,7 +221,7 @@ class Fitting:
         """The predictions where each window leaves at its chosen exit; the logits as they are without `exits`."""
         collector = self.task.collector(self.dataset, self.options)
         for (index, _, logits), numbers in zip(self.batches, chosen, strict=True):
-            scaled = [adjusted(one, exits[n]) if exits and n < len(exits) else one for n, one in enumerate(logits)]
+            scaled = [*map(adjusted, logits, exits or ()), *logits[len(exits or ()) :]]
             collector.add(index, torch.stack([scaled[number][row] for row, number in enumerate(numbers.tolist())]))
         return collector.finish()
 
@@ -238,7 +239,7 @@ class Fitting:
 
 def describe(exits: Exits, metric: str) -> str:
     """A section of a reader's card: what each rule costs and saves, on the tune set."""
-    named = ", ".join(f"{one.head} (block {one.depth})" for one in exits.heads)
+    named = ", ".join(f"{exit.head} (block {exit.depth})" for exit in exits.heads)
     lines = [
         f"\n## Early exit\n\nRead-outs below the last: {named}. With `exit=LOSS` a window that they are sure of runs",
         "no further. On the tune set, where the rules were chosen:\n",

@@ -42,7 +42,8 @@ class ReaderModule(nn.Module):
     def __init__(self, engine: TorchEngine) -> None:
         super().__init__()
         self.backbone, self.tasks = engine.backbone, engine.tasks
-        self.heads = nn.ModuleList(engine.heads[task][key] for task, one in self.tasks.items() for key in one.heads)
+        names = [(name, key) for name, task in self.tasks.items() for key in task.heads]
+        self.heads = nn.ModuleList(engine.heads[name][key] for name, key in names)
 
     def forward(self, ids: Tensor, types: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
         """ids, types: (B, S) int64; mask: (B, S) bool. Each task's logits, (B, S, 2) for spans, else (B, outputs)."""
@@ -50,7 +51,7 @@ class ReaderModule(nn.Module):
         batch = Batch(np.arange(0), ids, types, mask, targets=ids)
         states = self.backbone(batch, reads)
         members = iter([head.logits(states) for head in self.heads])  # type: ignore[operator]
-        return tuple(blend(one, [next(members) for _ in one.heads], batch) for one in self.tasks.values())
+        return tuple(blend(task, [next(members) for _ in task.heads], batch) for task in self.tasks.values())
 
 
 def export(reader: Reader, out: Path, *, int8: bool = False) -> Path:

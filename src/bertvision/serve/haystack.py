@@ -47,20 +47,21 @@ class BertvisionReader:
         """The answers of all documents with a text, the most probable first."""
         self.warm_up()
         assert self.reader is not None
-        most, texts = top_k or self.top_k, [one for one in documents if one.content and one.content.strip()]
+        most = top_k or self.top_k
+        texts = [document for document in documents if document.content and document.content.strip()]
         # One more than wanted: "no answer" takes a place among those of a document.
         options: dict[str, Any] = {"top_k": most + 1, "answerable": self.answerable}
-        ranked = self.reader.answers([(query, str(one.content)) for one in texts], **options)
+        ranked = self.reader.answers([(query, str(document.content)) for document in texts], **options)
         answers = [
-            _extracted(query, document, one)
+            _extracted(query, document, candidate)
             for document, candidates in zip(texts, ranked, strict=True)
-            for one in candidates
-            if one["answer"]
+            for candidate in candidates
+            if candidate["answer"]
         ]
         if self.no_answer:
             nothing = math.prod(candidates[0]["no_answer_score"] for candidates in ranked)
             answers.append(ExtractedAnswer(query=query, score=nothing))
-        return {"answers": sorted(answers, key=lambda one: -one.score)[:most]}
+        return {"answers": sorted(answers, key=lambda answer: -answer.score)[:most]}
 
 
 def _extracted(query: str, document: Document, candidate: dict[str, Any]) -> ExtractedAnswer:

@@ -14,9 +14,11 @@ from bertvision.evaluate.calibration import auroc, calibration_error, null_proba
 from bertvision.evaluate.squad import answerable, question_scores, score
 from bertvision.serve.answers import Answer, Options, collector_of, cut, rank
 from bertvision.serve.config import TaskConfig
-from bertvision.serve.reader import Progress, Reader
+from bertvision.serve.reader import DEFAULTS, Progress, Reader
 from bertvision.tasks.decode import SpanPredictions
 from bertvision.tasks.spans import POINTS
+
+SPANS = Options(limit=1.0)  # "no answer" switched off
 
 
 def score_reader(
@@ -31,16 +33,12 @@ def score_reader(
         raise UserError("--data: name the SQuAD file to score the reader on")
     articles = load_articles(source)
     questions = records(articles)
-    name = reader.task_for("answer")
-    config, pairs = reader.config.tasks[name], [(question.question, question.context) for question in questions]
+    config = reader.config.tasks[reader.task_for("answer")]
     began = time.perf_counter()
-    windows = cut(reader.engine.tokenizer, pairs, config)
-    collector: Any = collector_of(config, pairs, windows)
-    reader.read_windows(windows, {name: collector}, progress)
-    predictions = collector.finish()
+    predictions = predict(reader, questions, progress)
     seconds = time.perf_counter() - began
-    answers = _best_answers(questions, predictions, config, Options())
-    spans = _best_answers(questions, predictions, config, Options(limit=1.0))  # "no answer" switched off
+    answers = first_answers(questions, predictions, config)
+    spans = first_answers(questions, predictions, config, SPANS)
     answer_texts, span_texts = ({key: answer["answer"] for key, answer in best.items()} for best in (answers, spans))
     has = answerable(articles)
     scores, points = score(articles, answer_texts), question_scores(articles, answer_texts)
@@ -58,10 +56,20 @@ def score_reader(
     return result | ({"mistakes": _mistakes(questions, answers, spans, points)} if mistakes else {})
 
 
-def _best_answers(
-    questions: Sequence[Record], predictions: SpanPredictions, config: TaskConfig, options: Options
+def predict(reader: Reader, questions: Sequence[Record], progress: Progress | None = None) -> SpanPredictions:
+    """What a reader finds for questions, before any threshold."""
+    name = reader.task_for("answer")
+    config, pairs = reader.config.tasks[name], [(question.question, question.context) for question in questions]
+    windows = cut(reader.engine.tokenizer, pairs, config)
+    collector: Any = collector_of(config, pairs, windows)
+    reader.read_windows(windows, {name: collector}, progress)
+    return collector.finish()
+
+
+def first_answers(
+    questions: Sequence[Record], predictions: SpanPredictions, config: TaskConfig, options: Options = DEFAULTS
 ) -> dict[str, Answer]:
-    """{question's id: its first answer}"""
+    """{question's id: its first answer}; options SPANS: with "no answer" switched off."""
     return {
         question.id: rank(predictions, row, question.context, config, options).answers[0]
         for row, question in enumerate(questions)
@@ -119,7 +127,8 @@ def _calibration(config: TaskConfig, predictions: SpanPredictions, has: Sequence
     ways: dict[str, Any] = {"before": null_probability(predictions.no_answer)}
     if calibration := config.calibration:
         shares = {"after": calibration} | ({"after_share": calibration.assuming(share)} if 0 < share < 1 else {})
-        ways |= {way: [one.probability(doubt) for doubt in predictions.no_answer] for way, one in shares.items()}
+        for way, moved in shares.items():
+            ways[way] = [moved.probability(doubt) for doubt in predictions.no_answer]
     curves = {way: reliability(probability, none) for way, probability in ways.items()}
     judged = {way: {"error": calibration_error(curve), "curve": curve} for way, curve in curves.items()}
     return {"auroc": auroc(predictions.no_answer, none), "answerable": share} | judged

@@ -26,10 +26,10 @@ from bertvision.serve.reader_dir import (
     GRAPH,
     TOKENIZER,
     WAY_OUT,
+    absolute_name,
     check_digests,
     config_digest,
     is_exported,
-    lasting,
     load_backbone,
     load_heads,
     stored_digest,
@@ -125,7 +125,7 @@ def _threads() -> int:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def without_garbage_collection() -> Iterator[None]:
     """Without garbage collection, which takes a fifth of the time of importing torch and transformers."""
     enabled = gc.isenabled()
     gc.disable()
@@ -157,7 +157,7 @@ def load_engine(
                 raise UserError(f"{key}: an exported reader runs on the CPU in fp32, not on {given}; use {way_out}")
         engine: Engine = OnnxEngine(directory, config)
     else:
-        with uncollected():
+        with without_garbage_collection():
             from bertvision.devices import find_device, find_precision
             from bertvision.runtime import Runtime
             from bertvision.serve.engines import TorchEngine
@@ -168,7 +168,7 @@ def load_engine(
         heads, about = load_heads(directory, config, encoder)
         engine = TorchEngine(encoder, heads, config.tasks)
         if backbone is not None:
-            config = dataclasses.replace(config, backbone=lasting(backbone))  # for a copy that is saved
+            config = dataclasses.replace(config, backbone=absolute_name(backbone))  # for a copy that is saved
     for name, task in config.tasks.items():
         if (length := task.windows.max_length) > engine.longest:
             raise UserError(

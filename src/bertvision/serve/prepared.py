@@ -13,7 +13,7 @@ import numpy as np
 from bertvision.errors import UserError
 from bertvision.files import file_digest, read_json, write_json
 from bertvision.serve.answers import cut
-from bertvision.serve.onnx_engine import Engine, OnnxEngine, uncollected
+from bertvision.serve.onnx_engine import Engine, OnnxEngine, without_garbage_collection
 from bertvision.serve.reader import Reader
 from bertvision.serve.reader_dir import CONFIG, ENCODER, GRAPH, HEADS, find_reader, is_exported, read_config
 from bertvision.wheels import cache_directory
@@ -100,7 +100,7 @@ def _loaded(name: str, how: dict[str, Any], why: str) -> tuple[Reader, str]:
     if how["alone"] and not needs_all:
         from bertvision.backbone.lean import import_lean
 
-        with uncollected():
+        with without_garbage_collection():
             import_lean()
             reader = Reader.from_pretrained(name, **options)
     else:

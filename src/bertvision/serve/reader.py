@@ -10,8 +10,8 @@ from bertvision.data.batches import by_length
 from bertvision.data.windows import Windows
 from bertvision.errors import UserError, nearest
 from bertvision.serve.answers import (
-    Asked,
     Options,
+    QuestionInput,
     check_answerable,
     check_pairs,
     collector_of,
@@ -161,7 +161,9 @@ class Reader:
         """The names of its tasks."""
         return tuple(self.config.tasks)
 
-    def __call__(self, question: Asked = None, context: str | Sequence[str] | None = None, **options: Any) -> Any:
+    def __call__(
+        self, question: QuestionInput = None, context: str | Sequence[str] | None = None, **options: Any
+    ) -> Any:
         """The answer to a question on a context, or a list of them.
 
         question, context: a string or a list each (one string goes with all of the other's); or, as the first argument,

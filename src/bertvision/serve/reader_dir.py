@@ -108,7 +108,7 @@ def load_backbone(directory: Path, config: ReaderConfig, name: str | None, runti
     return backbone.eval()
 
 
-def lasting(backbone: str) -> str:
+def absolute_name(backbone: str) -> str:
     """A backbone's name that means the same from any directory."""
     from bertvision.backbone.loading import PACKAGED
 
@@ -121,8 +121,8 @@ def head_tensors(heads: Mapping[str, Mapping[str, "Head"]]) -> dict[str, "Tensor
     """The tensors of all heads under the names they have in their file."""
     return {
         f"{name}/{key}/{parameter}": tensor
-        for name, own in heads.items()
-        for key, head in own.items()
+        for name, of_task in heads.items()
+        for key, head in of_task.items()
         for parameter, tensor in head.state_dict().items()
     }
 
