@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bertvision.auto.ladder import Rung, _tunings, ladder, next_rung, with_tune
+from bertvision.auto.ladder import Rung, _tunings, ladder, next_rung, with_tune, worthwhile
 from bertvision.auto.look import Item, Looked
 from bertvision.errors import UserError
 from bertvision.recipe import Recipe
@@ -44,8 +44,35 @@ def test_the_ladder_begins_frozen_and_is_made_of_ordinary_recipes():
     pairs.data["text"] = ["a", "b"]
     assert [head["kind"] for head in ladder(pairs, FILES, "minilm", 3)[0].recipe.heads] == ["probe", "pool", "last"]
     assert any(rung.recipe.finetune.adapters for rung in rungs)
+    assert not any(rung.is_apart for rung in rungs)
     assert rungs[-1].recipe.seeds == (4,)
     assert rungs == ladder(found(870), FILES, "minilm", 3)
+
+
+def test_pairs_are_encoded_together_and_apart_until_one_of_them_is_better():
+    pairs = found(870)
+    pairs.data["text"] = ["a", "b"]
+    rungs = ladder(pairs, FILES, "minilm", 3)
+    names = [rung.name for rung in rungs]
+    assert names[:5] == ["01-frozen", "02-frozen-apart", "03-tuned", "04-tuned-apart", "05-tuned"]
+    assert [rung.is_apart for rung in rungs[:4]] == [False, True, False, True]
+    assert all(head["reduce"] == "compare" for head in [*rungs[1].recipe.heads, *rungs[3].recipe.heads])
+    assert with_tune(rungs[1], 10).recipe.data.pairs == "apart"
+
+    def left(**scores):
+        return [
+            rung.name
+            for rung in worthwhile(
+                rungs, {f"0{key[-1]}-{key[:-1]}".replace("_", "-"): value for key, value in scores.items()}
+            )
+        ]
+
+    assert left(frozen1=50.0) == names[1:]
+    together = left(frozen1=60.0, frozen_apart2=50.0)
+    assert together == [name for name in names[2:] if "apart" not in name]
+    assert left(frozen1=50.0, frozen_apart2=60.0) == names[2:]
+    assert "06-tuned-apart" in left(frozen1=50.0, frozen_apart2=60.0, tuned3=50.0, tuned_apart4=61.0)
+    assert "05-tuned" not in left(frozen1=50.0, frozen_apart2=60.0, tuned3=50.0, tuned_apart4=61.0)
 
 
 def test_long_texts_make_the_first_step_small_and_a_second_solves_more():

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertvision import toml
-from bertvision.auto.ladder import Clock, Rung, ladder, next_rung, with_tune
+from bertvision.auto.ladder import Clock, Rung, ladder, next_rung, with_tune, worthwhile
 from bertvision.auto.look import Looked, look
 from bertvision.backbone.loading import tokenizer_of
 from bertvision.errors import UserError, nearest
@@ -172,6 +172,7 @@ class _Fit:
             todo = [rung for rung in todo if rung in rungs[: self.options.steps or 1]]
             self.outlook.following = todo[1].name if len(todo) > 1 else ""
             return todo[0] if todo else None
+        todo = worthwhile(rungs, {name: taken["tune"] for name, taken in self.facts["steps"].items()})
         expected = {rung.name: self.clock.seconds(rung, self._place(rung)) for rung in todo}
         left = self._left - self._again(rungs)[1]
         chosen = next_rung(todo, expected, left)
