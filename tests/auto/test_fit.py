@@ -18,18 +18,18 @@ from bertvision.train.run_dir import RunDir
 from bertvision.train.study import Study
 from encoders import WORDS
 from runs import encoder, questions
-from tables import conll, labelled
+from tables import alike, conll, labelled
 
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
     place = tmp_path_factory.mktemp("fit")
-    return fit(labelled(place / "a.csv", 60), out=place / "a", steps=2, encoder=encoder(), quiet=True)
+    return fit(labelled(place / "a.csv", 60), text="first", out=place / "a", steps=2, encoder=encoder(), quiet=True)
 
 
 def test_a_table_ends_in_a_reader_a_page_and_a_recipe(fitted):
     reader = fitted.reader()
-    assert reader.classify(["north the old city", "south the river"], ["a", "a"])[0]["label"] in ("north", "south")
+    assert reader.classify(["north the old city", "south the river"])[0]["label"] in ("north", "south")
     assert list(fitted.steps) == ["01-frozen", "02-tuned"]
     assert fitted.low <= fitted.test <= fitted.high
     assert fitted.tune == fitted.steps[fitted.step]["tune"]
@@ -66,7 +66,14 @@ def test_something_else_must_get_more_than_two_examples_more_right(fitted, monke
 
 
 def test_no_step_is_begun_after_the_time(tmp_path):
-    found = fit(labelled(tmp_path / "a.csv", 40), out=tmp_path / "a", minutes=0.0001, encoder=encoder(), quiet=True)
+    found = fit(
+        labelled(tmp_path / "a.csv", 40),
+        text="first",
+        out=tmp_path / "a",
+        minutes=0.0001,
+        encoder=encoder(),
+        quiet=True,
+    )
     assert list(found.steps) == ["01-frozen"]
     assert [path.name for path in (tmp_path / "a" / "steps").iterdir()] == ["01-frozen"]
     assert (found.directory / "model" / "README.md").is_file()
@@ -74,7 +81,7 @@ def test_no_step_is_begun_after_the_time(tmp_path):
 
 def test_the_same_steps_give_the_same_model(fitted, tmp_path):
     data = fitted.directory.parent / "a.csv"
-    again = bertvision.fit(data, out=tmp_path / "b", steps=2, encoder=encoder(), quiet=True)
+    again = bertvision.fit(data, text="first", out=tmp_path / "b", steps=2, encoder=encoder(), quiet=True)
     assert (again.step, again.test, again.tune) == (fitted.step, fitted.test, fitted.tune)
     files = [path.relative_to(fitted.directory) for path in fitted.directory.rglob("*.safetensors")]
     assert len(files) > 5
@@ -87,10 +94,17 @@ def test_the_same_steps_give_the_same_model(fitted, tmp_path):
 def test_it_goes_on_where_it_stopped_and_refuses_other_data(fitted, tmp_path, monkeypatch):
     data = fitted.directory.parent / "a.csv"
     monkeypatch.setattr(Study, "run", lambda self: pytest.fail("this step is done"))
-    again = fit(data, out=fitted.directory, steps=2, encoder=encoder(), quiet=True)
+    again = fit(data, text="first", out=fitted.directory, steps=2, encoder=encoder(), quiet=True)
     assert (again.step, again.test) == (fitted.step, fitted.test)
     with pytest.raises(UserError, match="holds the fit of other data or options"):
-        fit(labelled(tmp_path / "b.csv", 90, 1), out=fitted.directory, steps=2, encoder=encoder(), quiet=True)
+        fit(
+            labelled(tmp_path / "b.csv", 90, 1),
+            text="first",
+            out=fitted.directory,
+            steps=2,
+            encoder=encoder(),
+            quiet=True,
+        )
 
 
 def interrupt(monkeypatch, error, after: int) -> None:
@@ -109,7 +123,9 @@ def interrupt(monkeypatch, error, after: int) -> None:
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), fitting.OutOfTime()])
 def test_an_interrupted_step_leaves_the_best_so_far(tmp_path, monkeypatch, error):
     interrupt(monkeypatch, error, 1)
-    found = fit(labelled(tmp_path / "a.csv", 40), out=tmp_path / "a", minutes=30, encoder=encoder(), quiet=True)
+    found = fit(
+        labelled(tmp_path / "a.csv", 40), text="first", out=tmp_path / "a", minutes=30, encoder=encoder(), quiet=True
+    )
     assert list(found.steps) == ["01-frozen"]
     assert Reader.from_pretrained(found.model).tasks == ("labels",)
     assert (tmp_path / "a" / "report.html").is_file()
@@ -122,7 +138,7 @@ def test_an_interrupted_step_leaves_the_best_so_far(tmp_path, monkeypatch, error
 def test_ctrl_c_before_the_first_model_is_passed_on(tmp_path, monkeypatch):
     interrupt(monkeypatch, KeyboardInterrupt(), 0)
     with pytest.raises(KeyboardInterrupt):
-        fit(labelled(tmp_path / "a.csv", 40), out=tmp_path / "a", encoder=encoder(), quiet=True)
+        fit(labelled(tmp_path / "a.csv", 40), text="first", out=tmp_path / "a", encoder=encoder(), quiet=True)
 
 
 def test_questions_end_in_a_reader(tmp_path):
@@ -137,6 +153,15 @@ def test_sentences_end_in_a_run(tmp_path):
     assert (found.directory / "steps" / found.step / "metrics.json").is_file()
     with pytest.raises(UserError, match="no readers for this task"):
         found.reader()
+
+
+def test_pairs_that_have_to_be_compared_are_encoded_apart(tmp_path):
+    found = fit(alike(tmp_path / "a.csv", 400), out=tmp_path / "a", steps=2, encoder=encoder(), quiet=True)
+    assert list(found.steps) == ["01-frozen", "02-frozen-apart"]
+    assert found.step == "02-frozen-apart"
+    reader = found.reader()
+    assert [one["label"] for one in reader.classify(["king king"] * 2, ["king", "river"])] == ["same", "other"]
+    assert found.test > 90
 
 
 def test_scores_end_in_a_reader(tmp_path):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bertvision.auto.ladder import Rung, _tunings, ladder, next_rung, with_tune, worthwhile
+from bertvision.auto.ladder import Rung, _tunings, ladder, next_rung, undecided, with_tune, worthwhile
 from bertvision.auto.look import Item, Looked
 from bertvision.errors import UserError
 from bertvision.recipe import Recipe
@@ -59,20 +59,18 @@ def test_pairs_are_encoded_together_and_apart_until_one_of_them_is_better():
     assert all(head["reduce"] == "compare" for head in [*rungs[1].recipe.heads, *rungs[3].recipe.heads])
     assert with_tune(rungs[1], 10).recipe.data.pairs == "apart"
 
-    def left(**scores):
-        return [
-            rung.name
-            for rung in worthwhile(
-                rungs, {f"0{key[-1]}-{key[:-1]}".replace("_", "-"): value for key, value in scores.items()}
-            )
-        ]
+    def left(*scores):
+        """The steps that are still open after the first ones, with these scores; and which of them decides."""
+        known = dict(zip(names, scores))
+        decisive = undecided(rungs, known)
+        return [rung.name for rung in worthwhile(rungs, known)], decisive.name if decisive else None
 
-    assert left(frozen1=50.0) == names[1:]
-    together = left(frozen1=60.0, frozen_apart2=50.0)
-    assert together == [name for name in names[2:] if "apart" not in name]
-    assert left(frozen1=50.0, frozen_apart2=60.0) == names[2:]
-    assert "06-tuned-apart" in left(frozen1=50.0, frozen_apart2=60.0, tuned3=50.0, tuned_apart4=61.0)
-    assert "05-tuned" not in left(frozen1=50.0, frozen_apart2=60.0, tuned3=50.0, tuned_apart4=61.0)
+    assert left(50.0) == (names[1:], "02-frozen-apart")
+    assert left(60.0, 50.0) == ([name for name in names[2:] if "apart" not in name], None)
+    assert left(50.0, 60.0) == (names[2:], None)
+    assert left(50.0, 60.0, 50.0) == (names[3:], "04-tuned-apart")
+    better, decisive = left(50.0, 60.0, 50.0, 61.0)
+    assert "06-tuned-apart" in better and "05-tuned" not in better and decisive is None
 
 
 def test_long_texts_make_the_first_step_small_and_a_second_solves_more():

@@ -1,7 +1,6 @@
 """Pairs of texts that are encoded apart: heads that compare them, stores, studies, and the readers they leave."""
 
 import json
-import random
 
 import numpy as np
 import pytest
@@ -21,24 +20,11 @@ from bertvision.states.write import write_store
 from bertvision.train.run_results import trained_part
 from bertvision.train.study import Study
 from checks import error_of
-from encoders import WORDS
 from runs import encoder, recipe_of
-from tables import labelled, scored
+from tables import alike, labelled, scored
 
 COMPARE = {"reduce": "compare"}
 APART = {"pairs": "apart"}
-
-
-def alike(path, count, seed=0):
-    """A .csv of pairs, labelled by whether both texts say the same word."""
-    chance, words = random.Random(seed), WORDS.split()[:12]
-    lines = ["first,second,label"]
-    for _ in range(count):
-        one, other = chance.sample(words, 2)
-        same = chance.random() < 0.5
-        lines.append(f"{one} {one},{one if same else other},{'same' if same else 'other'}")
-    path.write_text("\n".join(lines) + "\n")
-    return str(path)
 
 
 def study_of(tmp_path, count=120, **tables):

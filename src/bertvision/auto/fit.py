@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertvision import toml
-from bertvision.auto.ladder import Clock, Rung, ladder, next_rung, with_tune, worthwhile
+from bertvision.auto.ladder import SPARE, Clock, Rung, ladder, next_rung, undecided, with_tune, worthwhile
 from bertvision.auto.look import Looked, look
 from bertvision.backbone.loading import tokenizer_of
 from bertvision.errors import UserError, nearest
@@ -172,10 +172,12 @@ class _Fit:
             todo = [rung for rung in todo if rung in rungs[: self.options.steps or 1]]
             self.outlook.following = todo[1].name if len(todo) > 1 else ""
             return todo[0] if todo else None
-        todo = worthwhile(rungs, {name: taken["tune"] for name, taken in self.facts["steps"].items()})
+        scores = {name: taken["tune"] for name, taken in self.facts["steps"].items()}
+        todo, decisive = worthwhile(rungs, scores), undecided(rungs, scores)
         expected = {rung.name: self.clock.seconds(rung, self._place(rung)) for rung in todo}
         left = self._left - self._again(rungs)[1]
-        chosen = next_rung(todo, expected, left)
+        fits = decisive is not None and SPARE * expected[decisive.name] <= left
+        chosen = decisive if fits else next_rung(todo, expected, left)
         shown = {name: round(seconds, 1) for name, seconds in expected.items()}
         self.journal.log("plan", left=round(left, 1), expected=shown, chosen=chosen.name if chosen else None)
         if chosen is None:

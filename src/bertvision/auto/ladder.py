@@ -235,6 +235,15 @@ def worthwhile(rungs: Sequence[Rung], scores: Mapping[str, float]) -> list[Rung]
     return [rung for rung in rungs if rung.name not in scores and is_open(rung)]
 
 
+def undecided(rungs: Sequence[Rung], scores: Mapping[str, float]) -> Rung | None:
+    """The step that decides whether pairs are encoded together or apart: the counterpart of one that was taken."""
+    taken = [one for one in rungs if one.name in scores]
+    decided = {one.is_tuned for one in taken if one.is_apart}
+    seen = {(one.is_tuned, one.examples) for one in taken}
+    open_ones = [one for one in worthwhile(rungs, scores) if one.is_apart and one.is_tuned not in decided]
+    return next((one for one in open_ones if (one.is_tuned, one.examples) in seen), None)
+
+
 @dataclass
 class Clock:
     """What steps take, from what was measured. stages: of all studies, with the speed of each kind of work.
