@@ -156,7 +156,8 @@ def test_sentences_end_in_a_run(tmp_path):
 
 
 def test_pairs_that_have_to_be_compared_are_encoded_apart(tmp_path):
-    found = fit(alike(tmp_path / "a.csv", 400), out=tmp_path / "a", steps=2, encoder=encoder(), quiet=True)
+    options = {"text": ["first", "second"], "encoder": encoder(), "quiet": True}
+    found = fit(alike(tmp_path / "a.csv", 400), out=tmp_path / "a", steps=2, **options)
     assert list(found.steps) == ["01-frozen", "02-frozen-apart"]
     assert found.step == "02-frozen-apart"
     reader = found.reader()

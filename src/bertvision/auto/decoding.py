@@ -120,11 +120,29 @@ def _lines(text: str) -> Iterator[str]:
 
 def _quoted(path: Path, text: str, mark: str) -> Iterator[list[str]]:
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark)
+    reader, before = csv.reader(io.StringIO(text, newline=""), delimiter=mark), 0
     try:
-        yield from reader
+        for cells in reader:
+            if reader.line_num > before + 1 and _is_open(text, before, reader.line_num, mark):
+                swallowed = f"the {reader.line_num - before:,} lines from there on would be one"
+                way_out = "double it, or take it out"
+                raise UserError(
+                    f"{path}: line {before + 1}: a quote is opened and not closed, and {swallowed}; {way_out}"
+                )
+            before = reader.line_num
+            yield cells
     except csv.Error as error:
         raise UserError(f"{path}: line {reader.line_num}: {error}; correct the quotes of that line") from None
+
+
+def _is_open(text: str, first: int, end: int, mark: str) -> bool:
+    """Whether the lines first ... end - 1 of a table, one row of it, end within quotes."""
+    lines = islice(io.StringIO(text, newline=""), first, end)
+    try:
+        list(csv.reader(lines, delimiter=mark, strict=True))
+    except csv.Error as error:
+        return "unexpected end" in str(error)
+    return False
 
 
 def check_suffix(path: Path) -> str:

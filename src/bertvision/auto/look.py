@@ -1,6 +1,7 @@
 """What is in a user's file: task, columns, duplicates, leaks, balance. Ends in three clean sets."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.auto.columns import choose_columns, number
+from bertvision.auto.columns import Columns, choose_columns, number
 from bertvision.auto.decoding import Rows, check_suffix, decode, read_rows
 from bertvision.data.conll import load_conll
 from bertvision.data.splits import nested_strata, split_by_article, split_off
@@ -89,7 +90,7 @@ def _look_at_table(paths: dict[str, Path], text: Sequence[str], label: str, seed
     notes: list[str] = []
     rows = {name: read_rows(path, notes) for name, path in paths.items()}
     chosen = choose_columns(paths["train"], rows["train"], text, label, notes)
-    sets = {name: _items(paths[name], found, chosen.text, chosen.label, notes) for name, found in rows.items()}
+    sets = {name: _items(paths[name], own, chosen, notes) for name, own in rows.items()}
     sets["train"] = _alike(paths["train"], sets["train"], notes)
     _part(sets, notes)
     labels = {item.target for item in sets["train"]}
@@ -108,9 +109,9 @@ def _look_at_table(paths: dict[str, Path], text: Sequence[str], label: str, seed
     if chosen.task == "labels":
         counts = Counter(item.target for item in sets["train"])
         notes.append("labels: " + ", ".join(f"{name} {count:,}" for name, count in counts.most_common(12)))
-        if (share := max(counts.values()) / counts.total()) > UNBALANCED:
+        if (most := max(counts.values()) / counts.total()) > UNBALANCED:
             data["metric"] = "matthews"
-            notes.append(f"{share:.0%} are {counts.most_common(1)[0][0]!r}: chosen by Matthews' correlation instead")
+            notes.append(f"{most:.0%} are {counts.most_common(1)[0][0]!r}: chosen by Matthews' correlation instead")
         held = [{item.target for item in sets[name]} for name in ("tune", "test")]
         rare = [str(name) for name in counts if any(name not in seen for seen in held)]
         if rare:
@@ -119,12 +120,16 @@ def _look_at_table(paths: dict[str, Path], text: Sequence[str], label: str, seed
     return Looked(chosen.task, data, sets, notes)
 
 
-def _items(path: Path, rows: Rows, text: Sequence[str], label: str, notes: list[str]) -> list[Item]:
-    """The rows that have a text and a label."""
-    texts = [tuple(row.get(column, "").strip() for column in text) for row in rows]
-    found = [Item(each, row.get(label, "").strip()) for each, row in zip(texts, rows)]
-    whole = [item for item in found if item.target and any(item.texts)]
-    _note_fewer(notes, found, whole, f"{path.name}: rows without a text or a label")
+def _items(path: Path, rows: Rows, columns: Columns, notes: list[str]) -> list[Item]:
+    """The rows that have a text and a label, or a number."""
+    texts = [tuple(row.get(column, "").strip() for column in columns.text) for row in rows]
+    items = [Item(each, row.get(columns.label, "").strip()) for each, row in zip(texts, rows)]
+    if columns.task == "score":
+        whole = [item for item in items if math.isfinite(number(str(item.target))) and any(item.texts)]
+    else:
+        whole = [item for item in items if item.target and any(item.texts)]
+    what = "number" if columns.task == "score" else "label"
+    _note_fewer(notes, items, whole, f"{path.name}: rows without a text or a {what}")
     return whole
 
 
