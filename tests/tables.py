@@ -25,7 +25,7 @@ def labelled(path: Path, count: int, seed: int = 0) -> str:
 
 def alike(path: Path, count: int, seed: int = 0) -> str:
     """A .csv of pairs, labelled by whether both texts say the same word."""
-    chance, words = random.Random(seed), WORDS.split()[:12]
+    chance, words = random.Random(seed), sorted(set(WORDS.split()))
     lines = ["first,second,label"]
     for _ in range(count):
         one, other = chance.sample(words, 2)
