@@ -162,6 +162,8 @@ def test_pairs_that_have_to_be_compared_are_encoded_apart(tmp_path):
     assert found.step == "02-frozen-apart"
     reader = found.reader()
     assert [one["label"] for one in reader.classify(["king king"] * 2, ["king", "river"])] == ["same", "other"]
+    assert '"A text to be classified.", "The second text of the pair."' in (found.model / "README.md").read_text()
+    assert ".classify(first, second)" in (found.directory / "report.html").read_text()
     assert found.test > 90
 
 

@@ -43,7 +43,7 @@ def summarise(
     about |= {"parameters": score.cost.total_parameters, "sets": found.sizes, "task": found.task}
     sections = [
         Section("What was tried", [_tried(facts, score.main), *notes("Each step is a study in steps/.")]),
-        Section("The model", [Block("facts", about), *_use(model if size else None, run.path, found.task)]),
+        Section("The model", [Block("facts", about), *_use(model if size else None, run.path, found)]),
         *analysis_sections(analysis, Album()),
         Section("The data", notes(*found.notes)),
         Section("Again", [Block("code", f"bertvision study {directory / 'recipe.toml'} --out {directory / 'again'}")]),
@@ -67,11 +67,16 @@ def _tried(facts: dict[str, Any], metric: str) -> Block:
     return Block("table", grid, "Steps")
 
 
-def _use(model: Path | None, run: Path, task: str) -> list[Block]:
+def _use(model: Path | None, run: Path, looked: Looked) -> list[Block]:
     """Commands that use the model."""
     if model is None:
         return [Block("code", f"bertvision evaluate {run} --data new.conll --predictions labelled.jsonl")]
+    task, texts = looked.task, "first, second" if len(looked.data.get("text", ())) == 2 else "texts"
     lines = [f'bertvision ask "Who …?" FILE --reader {model}'] if task == "spans" else []
-    call = {"spans": '(question="Who …?", context="…")', "labels": ".classify(texts)", "score": ".similarity(texts)"}
+    call = {
+        "spans": '(question="Who …?", context="…")',
+        "labels": f".classify({texts})",
+        "score": f".similarity({texts})",
+    }
     lines += [f"bertvision serve {model}", "", "from bertvision import Reader"]
     return [Block("code", "\n".join([*lines, f'Reader.from_pretrained("{model}"){call[task]}']))]
