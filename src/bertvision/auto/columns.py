@@ -77,8 +77,8 @@ def _words(cells: Sequence[str]) -> float:
 def _label(path: Path, columns: dict[str, list[str]]) -> str:
     """By its name; else the column with the fewest values, but more than one, that are words rather than sentences."""
     low = {name.lower(): name for name in columns}
-    if known := next((low[name] for name in LABELS if name in low), ""):
-        return known
+    if usual := next((low[name] for name in LABELS if name in low), ""):
+        return usual
     sizes = {name: len({cell for cell in cells if cell}) for name, cells in columns.items() if _words(cells) <= 3}
     fitting = {name: size for name, size in sizes.items() if 1 < size <= max(2, len(columns[name]) // 3)}
     if not fitting and len(columns) == 2 and (same := next((name for name, size in sizes.items() if size == 1), "")):

@@ -44,10 +44,10 @@ def decode(path: Path, notes: list[str], whole: bool = False) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         lines = raw.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    found = [_line(line) for line in lines]
-    odd = sum(not utf8 for _, utf8 in found)
+    decoded = [_line(line) for line in lines]
+    odd = sum(not utf8 for _, utf8 in decoded)
     notes.append(f"{path.name}: {odd:,} of {len(lines):,} lines are not UTF-8 and are read as Windows-1252")
-    return "\n".join(text for text, _ in found)
+    return "\n".join(text for text, _ in decoded)
 
 
 def _mb(size: int) -> str:
@@ -71,12 +71,12 @@ def read_rows(path: Path, notes: list[str]) -> Rows:
     if "\0" in heading or "\ufffd" in heading:
         raise UserError(f"{path}: is no text; save it as a UTF-8 table with column names in its first line")
     lines = _objects(text) if path.suffix.lower() == ".jsonl" else _table(path, text, heading, notes)
-    found = list(islice(lines, ROWS))
+    read = list(islice(lines, ROWS))
     if next(lines, lines) is not lines:
         notes.append(f"{path.name}: the first {ROWS:,} rows are read; if they are sorted, shuffle them first")
-    rows = [row for row in found if row is not None]
-    if broken := len(found) - len(rows):
-        notes.append(f"{path.name}: {broken:,} of {len(found):,} lines are broken and left out")
+    rows = [row for row in read if row is not None]
+    if broken := len(read) - len(rows):
+        notes.append(f"{path.name}: {broken:,} of {len(read):,} lines are broken and left out")
     if not rows:
         raise UserError(f"{path}: has no rows that can be read; it needs column names, and a line for each example")
     return rows
@@ -88,12 +88,12 @@ def _objects(text: str) -> Iterator[dict[str, str] | None]:
 
 def _object(line: str) -> dict[str, str] | None:
     try:
-        found = json.loads(line)
+        row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict):
+    if not isinstance(row, dict):
         return None
-    return {str(key): _plain(value) for key, value in found.items()}
+    return {str(key): _plain(value) for key, value in row.items()}
 
 
 def _plain(value: Any) -> str:

@@ -64,24 +64,7 @@ def read_columns(
     suffix = path.suffix.lower()
     if suffix != ".csv" and "\n" not in text:  # lines that end in a carriage return alone, or a single line
         text = text.replace("\r", "\n")
-    rows: list[Row] = []
-    broken: dict[int, str] = {}  # line -> reason
-    if suffix == ".jsonl":
-        for line, one in enumerate(text.split("\n"), start=1):
-            try:
-                rows.append((line, _from_json(one, columns)))
-            except UserError as error:
-                broken[line] = f": {error}"
-    else:
-        lines = _from_csv(path, text) if suffix == ".csv" else _from_tsv(text)
-        names = list(header or next(lines)[1])
-        places = [_place(path, names, column) for column in columns]
-        for line, cells in lines:
-            if len(cells) == len(names):
-                rows.append((line, tuple(cells[place] for place in places)))
-            else:
-                wanted = "" if broken else f", not {len(names)} as {', '.join(names)}"
-                broken[line] = f" has {len(cells)} columns{wanted}"
+    rows, broken = _from_objects(text, columns) if suffix == ".jsonl" else _from_cells(path, text, columns, header)
     if left_out is not None:
         left_out += broken
     elif broken:
@@ -91,6 +74,36 @@ def read_columns(
         which = "them" if len(broken) > 1 else "that line"
         raise UserError(f'{path}: {count}{first}{more}; correct {which}, or set data.broken = "leave out"')
     return rows
+
+
+def _from_objects(text: str, columns: Sequence[str]) -> tuple[list[Row], dict[int, str]]:
+    """The rows of a .jsonl file, and {line: what is wrong with it}."""
+    rows: list[Row] = []
+    broken: dict[int, str] = {}
+    for line, content in enumerate(text.split("\n"), start=1):
+        try:
+            rows.append((line, _from_json(content, columns)))
+        except UserError as error:
+            broken[line] = f": {error}"
+    return rows, broken
+
+
+def _from_cells(
+    path: Path, text: str, columns: Sequence[str], header: Sequence[str] | None
+) -> tuple[list[Row], dict[int, str]]:
+    """The rows of a .csv or .tsv file, and {line: what is wrong with it}."""
+    rows: list[Row] = []
+    broken: dict[int, str] = {}
+    lines = _from_csv(path, text) if path.suffix.lower() == ".csv" else _from_tsv(text)
+    names = list(header or next(lines)[1])
+    positions = [_position(path, names, column) for column in columns]
+    for line, cells in lines:
+        if len(cells) == len(names):
+            rows.append((line, tuple(cells[position] for position in positions)))
+        else:
+            wanted = "" if broken else f", not {len(names)} as {', '.join(names)}"
+            broken[line] = f" has {len(cells)} columns{wanted}"
+    return rows, broken
 
 
 def _from_tsv(text: str) -> Iterator[tuple[int, list[str]]]:
@@ -109,7 +122,7 @@ def _from_csv(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
         raise UserError(f"{path}: line {reader.line_num}: {error}; correct the quotes of that line") from None
 
 
-def _place(path: Path, names: list[str], column: str) -> int:
+def _position(path: Path, names: list[str], column: str) -> int:
     """Index of a column."""
     if names.count(column) == 1:
         return names.index(column)
@@ -125,16 +138,16 @@ def _place(path: Path, names: list[str], column: str) -> int:
 def _from_json(line: str, columns: Sequence[str]) -> tuple[str, ...]:
     """The values of the columns as a .csv file would have them."""
     try:
-        found = json.loads(line)
+        row = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise UserError(f"not JSON ({error}), one object per line is needed") from None
-    if not isinstance(found, dict):
+    if not isinstance(row, dict):
         raise UserError(f'not an object such as {{"{columns[0]}": ...}}')
     cells = []
     for column in columns:
-        if column not in found:
-            raise UserError(f"has no {column!r}, {nearest(column, found) if found else 'the object is empty'}")
-        value = found[column]
+        if column not in row:
+            raise UserError(f"has no {column!r}, {nearest(column, row) if row else 'the object is empty'}")
+        value = row[column]
         if not isinstance(value, str | int | float):
             raise UserError(f"{column!r} is neither text nor a number")
         cells.append(value if isinstance(value, str) else json.dumps(value))
@@ -169,7 +182,7 @@ def found_labels(examples: Sequence[Example]) -> tuple[str, ...]:
 
 def label_numbers(examples: Sequence[Example], labels: Sequence[str]) -> NDArray[np.int64]:
     """(n,) the index of each example's label in `labels`; -1 where it has none."""
-    number: dict[str | None, int] = {None: -1} | {label: place for place, label in enumerate(labels)}
+    number: dict[str | None, int] = {None: -1} | {label: index for index, label in enumerate(labels)}
     for example in examples:
         if example.target not in number:
             reason = "is empty" if not example.target else f"{example.target!r} is not among those known"
@@ -180,13 +193,13 @@ def label_numbers(examples: Sequence[Example], labels: Sequence[str]) -> NDArray
 def score_numbers(examples: Sequence[Example]) -> NDArray[np.float64]:
     """(n,) the scores as finite numbers; NaN where there is none."""
     values = np.full(len(examples), np.nan)
-    for place, example in enumerate(examples):
+    for row, example in enumerate(examples):
         if example.target is None:
             continue
         try:
-            values[place] = float(example.target)
+            values[row] = float(example.target)
         except ValueError:
-            values[place] = math.nan
-        if not math.isfinite(values[place]):
+            values[row] = math.nan
+        if not math.isfinite(values[row]):
             raise UserError(f"{example.place}: the score {example.target!r} is not a finite number")
     return values
