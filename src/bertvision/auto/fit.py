@@ -106,9 +106,9 @@ def fit(data: str | Path, **options: Any) -> Fitted:
 
     The same call goes on where it stopped: steps that are done are not done again.
     """
-    known = [one.name for one in fields(Options)]
-    if wrong := [name for name in options if name not in known]:
-        raise UserError(f"fit: {wrong[0]}: {nearest(wrong[0], known)}")
+    names = [option.name for option in fields(Options)]
+    if wrong := [name for name in options if name not in names]:
+        raise UserError(f"fit: {wrong[0]}: {nearest(wrong[0], names)}")
     return _Fit(Path(data), Options(**options)).run()
 
 
@@ -117,15 +117,17 @@ class _Fit:
         self.began = time.monotonic()
         if (options.steps is not None and options.steps < 1) or not options.minutes > 0:
             raise UserError("fit: minutes and steps must be above 0")
-        place = options.out or Path("runs") / checked(data.stem, f"{data}: its name as that of the run", "give --out")
-        self.data, self.options, self.directory = data, options, Path(place)
+        directory = options.out or Path("runs") / checked(
+            data.stem, f"{data}: its name as that of the run", "give --out"
+        )
+        self.data, self.options, self.directory = data, options, Path(directory)
         self.journal = Journal(self.directory / "log.jsonl", quiet=options.quiet)
         self.outlook = Outlook()
         self.facts_file = self.directory / "fit.json"
 
     def run(self) -> Fitted:
-        found, rungs = self._prepare()
-        self.clock = Clock(self.outlook, found.sizes, self.facts.get("tokens", {}), self.facts.get("fixed", 0.0))
+        looked, rungs = self._prepare()
+        self.clock = Clock(self.outlook, looked.sizes, self.facts.get("tokens", {}), self.facts.get("fixed", 0.0))
         self.outlook.spent |= {kind: tuple(spent) for kind, spent in self.facts.get("spent", {}).items()}
         if self.options.steps is None:
             self.outlook.until = self.began + 60 * self.options.minutes
@@ -139,7 +141,7 @@ class _Fit:
             self.journal.note(f"stopped; the best so far is kept: {self.outlook.best}")
         except OutOfTime:
             self.journal.note("out of time: the step is broken off; the same command goes on with it")
-        return self._finish(found)
+        return self._finish(looked)
 
     def _prepare(self) -> tuple[Looked, list[Rung]]:
         """Reads the data, says what it found, writes the sets; refuses a directory that was begun with others."""
@@ -147,23 +149,23 @@ class _Fit:
         text = [o.text] if isinstance(o.text, str) else list(o.text)
         files = {"train": str(self.data), "tune": o.tune, "test": o.test}
         share = 1.0 if o.steps is not None else min(1.0, o.minutes / ENOUGH)
-        found = look(files, [name for name in text if name], o.label, o.seed, share)
+        looked = look(files, [name for name in text if name], o.label, o.seed, share)
         claim(self.directory)
-        sets = found.write(self.directory / "data")
-        rungs = ladder(found, sets, o.encoder, o.seed)
+        sets = looked.write(self.directory / "data")
+        rungs = ladder(looked, sets, o.encoder, o.seed)
         digest = hashlib.sha256(json.dumps([toml.write(rung.recipe) for rung in rungs]).encode())
         for path in sets.values():
             digest.update(Path(path).read_bytes())
         self.facts: dict[str, Any] = read_json(self.facts_file, "fit file") if self.facts_file.is_file() else {}
         if self.facts and self.facts["made_from"] != digest.hexdigest():
             raise UserError(f"{self.directory}: holds the fit of other data or options; choose another --out")
-        for note in found.notes:
+        for note in looked.notes:
             self.journal.note(note)
-        sizes = ", ".join(f"{name} {size:,}" for name, size in found.sizes.items())
-        self.journal.note(f"task: {found.task}; examples: {sizes}; encoder: {rungs[0].recipe.backbone.name}")
-        self.facts = {"steps": {}} | self.facts | {"made_from": digest.hexdigest(), "notes": found.notes}
+        sizes = ", ".join(f"{name} {size:,}" for name, size in looked.sizes.items())
+        self.journal.note(f"task: {looked.task}; examples: {sizes}; encoder: {rungs[0].recipe.backbone.name}")
+        self.facts = {"steps": {}} | self.facts | {"made_from": digest.hexdigest(), "notes": looked.notes}
         self._say_best()
-        return found, rungs
+        return looked, rungs
 
     def _choose(self, rungs: Sequence[Rung]) -> Rung | None:
         """The next step; with `steps`, simply the next of so many."""
@@ -200,7 +202,7 @@ class _Fit:
     def _again(self, rungs: Sequence[Rung]) -> tuple[Rung | None, float]:
         """The best step so far on train and tune together, and the seconds that it takes; none where it cannot be."""
         best = self.facts.get("best")
-        rung = next((with_tune(one, self.clock.sizes["tune"]) for one in rungs if one.name == best), None)
+        rung = next((with_tune(step, self.clock.sizes["tune"]) for step in rungs if step.name == best), None)
         return rung, self.clock.seconds(rung, self._place(rung)) if rung else 0.0
 
     def _run(self, rung: Rung) -> Study:
@@ -245,7 +247,8 @@ class _Fit:
         taken = time.monotonic() - began
         if not self.clock.tokens:
             self.clock.tokens |= {
-                name: int(one.windows.lengths.sum()) / max(1, len(one.records)) for name, one in study.data.items()
+                name: int(dataset.windows.lengths.sum()) / max(1, len(dataset.records))
+                for name, dataset in study.data.items()
             }
         work = sum(seconds for _, seconds in self.outlook.spent.values()) - measured
         self.clock.fixed = max(self.clock.fixed, taken - work)
@@ -260,17 +263,17 @@ class _Fit:
             best = self.facts["steps"][name]
             self.outlook.best = f"{best['metric']} {best['tune']:.2f} on tune ({name})"
 
-    def _finish(self, found: Looked) -> Fitted:
+    def _finish(self, looked: Looked) -> Fitted:
         from bertvision.auto.summary import summarise
 
         best = RunDir.open(self.directory / "steps" / self.facts["best"])
-        chosen = best_of(best, found.sizes["tune"])
+        chosen = best_of(best, looked.sizes["tune"])
         run = RunDir.open(self.directory / "steps" / self.facts.get("final", self.facts["best"]))
         score, predictions = report(run, chosen)
         model = self.directory / "model" if (self.directory / "model").is_dir() else None
         if model is None:
-            self.journal.note(f"there are no readers for the task {found.task} yet; the run is {run.path}")
-        low, high = summarise(self.directory, run, (replace(score, tune=chosen.tune), predictions), found, self.facts)
+            self.journal.note(f"there are no readers for the task {looked.task} yet; the run is {run.path}")
+        low, high = summarise(self.directory, run, (replace(score, tune=chosen.tune), predictions), looked, self.facts)
         test = score.metrics[score.main]
         self.journal.log("test", metric=score.main, value=test, low=low, high=high, member=score.ensemble.parts)
         steps = self.facts["steps"]
@@ -287,7 +290,9 @@ def best_of(run: RunDir, size: int) -> Score:
     has learnt nothing. The first one unless another is better by `worth`: few examples would choose by chance."""
     recipe = run.recipe()
     rows = [row for row in (*run.rows(), *run.greedy()) if row.threshold_from in ("tune", "")]
-    learnt = [row for row in rows if all(one.head or has_readout(recipe, one.epoch) for one in row.ensemble.members)]
+    learnt = [
+        row for row in rows if all(member.head or has_readout(recipe, member.epoch) for member in row.ensemble.members)
+    ]
     best = max(learnt, key=lambda row: row.tune or 0.0)
     return best if (best.tune or 0.0) > (learnt[0].tune or 0.0) + worth(size) else learnt[0]
 

@@ -51,20 +51,20 @@ def depth_curve(run: Path) -> tuple[str, list[Point]]:
     rows = [row for row in rows if row.epoch == last and row.seed == min(one.seed for one in rows)]
     backbone = Backbone.load(opened.recipe().backbone.name)
     blocks = backbone.layers - 1
-    known = {depths[row.name] or blocks for row in rows if row.name in depths} | {blocks}
-    speeds = _speeds(backbone, StoredResults(opened, task_of(opened)).sets("test")["test"], sorted(known))
-    found = [
+    needed = {depths[row.name] or blocks for row in rows if row.name in depths} | {blocks}
+    speeds = _speeds(backbone, StoredResults(opened, task_of(opened)).sets("test")["test"], sorted(needed))
+    points = [
         Point(row.name, depth, row.tune, row.metrics[row.main], speeds[depth], speeds[depth] / speeds[blocks])
         for row in rows
         if row.name in depths
         for depth in [depths[row.name] or blocks]
     ]
-    found.sort(key=lambda point: (-point.depth, point.member))
+    points.sort(key=lambda point: (-point.depth, point.member))
     metric = rows[0].main
-    table: list[dict[str, Any]] = [{name: getattr(one, name) for name in Point.__slots__} for one in found]
+    table: list[dict[str, Any]] = [{name: getattr(one, name) for name in Point.__slots__} for one in points]
     write_json(opened.depth_file, {"metric": metric, "points": table})
-    write_text(opened.depth_file.with_suffix(".svg"), render(_figure(found, metric), "depth")[0])
-    return metric, found
+    write_text(opened.depth_file.with_suffix(".svg"), render(_figure(points, metric), "depth")[0])
+    return metric, points
 
 
 @styled
@@ -72,9 +72,9 @@ def _figure(points: list[Point], metric: str) -> Figure:
     """Score against speed; every point has its depth beside it."""
     figure = Figure(figsize=(5.2, 3.6), layout="constrained", facecolor="none")
     axes = figure.add_subplot(facecolor="none")
-    axes.plot([one.faster for one in points], [one.test for one in points], "o")
-    for one in points:
-        axes.annotate(str(one.depth), (one.faster, one.test), textcoords="offset points", xytext=(4, 4))
+    axes.plot([point.faster for point in points], [point.test for point in points], "o")
+    for point in points:
+        axes.annotate(str(point.depth), (point.faster, point.test), textcoords="offset points", xytext=(4, 4))
     axes.set(xlabel="speed of the encoder (1 = all blocks)", ylabel=f"{metric} on test")
     axes.grid()
     return figure

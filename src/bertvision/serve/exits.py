@@ -60,8 +60,10 @@ class ExitEngine(TorchEngine):
         heads = self.heads[self.name]
         final = [heads[key] for key in config.heads]
         end = deepest((head.reads for head in final), self.backbone.layers)
-        steps = [(one.depth, [heads[one.head]], one) for one in self.exits if one.depth < end] + [(end, final, None)]
-        staying, found = torch.arange(len(batch.ids)), torch.empty(0)
+        steps = [(early.depth, [heads[early.head]], early) for early in self.exits if early.depth < end] + [
+            (end, final, None)
+        ]
+        staying, logits_of_all = torch.arange(len(batch.ids)), torch.empty(0)
         layers: list[Tensor] = []
         before: Tensor | None = None
         for depth, own, leaving in steps:
@@ -71,18 +73,18 @@ class ExitEngine(TorchEngine):
             states = States(torch.stack([layers[number] for number in numbers], dim=1), batch.mask, numbers)
             logits = [head.logits(states).cpu() for head in own]
             now = blend(config, logits, batch) if leaving is None else adjusted(logits[0].float(), leaving)
-            if not found.numel():
-                found = now.new_zeros(len(staying), *now.shape[1:])
+            if not logits_of_all.numel():
+                logits_of_all = now.new_zeros(len(staying), *now.shape[1:])
             sure, says = certainty(config, now, batch.mask.cpu())
             leaves = leaves_by(self.rule, sure, says, before) if leaving else torch.ones(len(now), dtype=torch.bool)
-            place = staying[leaves]
-            found[place, : now.shape[1]] = now[leaves]
-            self.left[depth] += len(place)
+            rows = staying[leaves]
+            logits_of_all[rows, : now.shape[1]] = now[leaves]
+            self.left[depth] += len(rows)
             if bool(leaves.all()):
                 break
             staying, before = staying[~leaves], says[~leaves]
             batch, layers = _rest(batch, layers, ~leaves)
-        return found
+        return logits_of_all
 
     def _further(self, batch: Batch, layers: list[Tensor], depth: int) -> list[Tensor]:
         """The states of layers 0 to `depth`, (B, S, H) each, from those that are there."""
@@ -97,7 +99,7 @@ def _rest(batch: Batch, layers: list[Tensor], stay: Tensor) -> tuple[Batch, list
     tokens = int(mask.sum(dim=1).max())
     ids, types = batch.ids[stay, :tokens], batch.types[stay, :tokens]
     rest = Batch(batch.index[stay.numpy()], ids, types, mask[:, :tokens], batch.targets[stay])
-    return rest, [each[stay, :tokens] for each in layers]
+    return rest, [layer[stay, :tokens] for layer in layers]
 
 
 def adjusted(logits: Tensor, exit: Exit) -> Tensor:
@@ -111,8 +113,8 @@ def adjusted(logits: Tensor, exit: Exit) -> Tensor:
 def certainty(config: TaskConfig, logits: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """How probable the most probable prediction of each window is, (B,), and what it is: (B, 2) or (B, 1)."""
     logs = TASKS[config.task]().log_probabilities(logits, mask)
-    best, place = logs.max(dim=1) if logs.dim() == 3 else logs.max(dim=1, keepdim=True)
-    return best.sum(dim=1).exp(), place
+    best, position = logs.max(dim=1) if logs.dim() == 3 else logs.max(dim=1, keepdim=True)
+    return best.sum(dim=1).exp(), position
 
 
 def leaves_by(rule: ExitRule, sure: Tensor, says: Tensor, before: Tensor | None) -> Tensor:
@@ -127,11 +129,11 @@ def rule_for(config: TaskConfig, loss: float) -> ExitRule:
     """The quickest rule that loses no more than `loss` on the tune set."""
     if config.exits is None:
         raise UserError("exit: this reader has no read-outs below its last; build one with `bertvision reader --exits`")
-    if fitting := [one for one in config.exits.rules if one.loss <= loss]:
-        return min(fitting, key=lambda one: one.blocks)
+    if fitting := [rule for rule in config.exits.rules if rule.loss <= loss]:
+        return min(fitting, key=lambda rule: rule.blocks)
     if not config.exits.rules:
         raise UserError("exit: every rule lost too much on this reader's tune set; leave it out, or take higher exits")
-    least = min(one.loss for one in config.exits.rules)
+    least = min(rule.loss for rule in config.exits.rules)
     raise UserError(f"exit: {loss:g} is less than any rule loses on the tune set; give {least:g} or more, or none")
 
 
@@ -158,7 +160,7 @@ class Fitting:
 
     def _predict(self, engine: TorchEngine, exits: Sequence[Head]) -> list[tuple[NDArray[np.int64], Tensor, list]]:
         """Of each batch its windows, its mask, and the logits of every exit and of the reader's own heads."""
-        windows, found = self.dataset.windows, []
+        windows, seen = self.dataset.windows, []
         own = [engine.heads[self.task.name][key] for key in self.config.heads]
         reads = together((head.reads for head in [*own, *exits]), engine.backbone.layers)
         for index in by_length(windows.lengths, BATCH_TOKENS):
@@ -166,8 +168,8 @@ class Fitting:
             with torch.no_grad():
                 states = engine.run(batch, reads)
                 last = blend(self.config, [head.logits(states).cpu() for head in own], batch)
-                found.append((index, batch.mask, [*(head.logits(states).cpu().float() for head in exits), last]))
-        return found
+                seen.append((index, batch.mask, [*(head.logits(states).cpu().float() for head in exits), last]))
+        return seen
 
     def fit(self) -> Exits:
         """The exits, calibrated, and for each of LOSSES the quickest rule."""
@@ -206,8 +208,8 @@ class Fitting:
     def _places(self, rule: ExitRule, heads: Sequence[Exit], mask: Tensor, logits: Sequence[Tensor]) -> NDArray:
         """(B,) the number of the exit at which each window leaves; that of the reader's own heads is the last."""
         places, before = np.full(len(mask), len(heads)), None
-        for number, one in enumerate(heads):
-            sure, says = certainty(self.config, adjusted(logits[number], one), mask)
+        for number, early in enumerate(heads):
+            sure, says = certainty(self.config, adjusted(logits[number], early), mask)
             leaves = leaves_by(rule, sure, says, before).numpy()
             places[leaves & (places == len(heads))] = number
             before = says
@@ -216,13 +218,13 @@ class Fitting:
     def _collected(self, places: Sequence[NDArray], heads: Sequence[Exit] | None) -> Any:
         collector = self.task.collector(self.dataset, self.options)
         for (index, _, logits), where in zip(self.seen, places, strict=True):
-            every = [adjusted(one, heads[n]) if heads and n < len(heads) else one for n, one in enumerate(logits)]
-            collector.add(index, torch.stack([every[place][row] for row, place in enumerate(where.tolist())]))
+            every = [adjusted(part, heads[n]) if heads and n < len(heads) else part for n, part in enumerate(logits)]
+            collector.add(index, torch.stack([every[number][row] for row, number in enumerate(where.tolist())]))
         return collector.finish()
 
     def _score(self, places: Sequence[NDArray], heads: Sequence[Exit]) -> float:
-        found = self._collected(places, heads)
-        return float(self.task.scores(found, self.dataset, self.config.threshold)[self.task.metrics[-1]])
+        predictions = self._collected(places, heads)
+        return float(self.task.scores(predictions, self.dataset, self.config.threshold)[self.task.metrics[-1]])
 
     def _blocks(self, places: Sequence[NDArray]) -> float:
         """Blocks that a token passes, on average."""
