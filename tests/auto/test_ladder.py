@@ -73,14 +73,14 @@ def test_pairs_are_encoded_together_and_apart_until_one_of_them_is_better():
     assert "06-tuned-apart" in better and "05-tuned" not in better and decisive is None
 
 
-def test_long_texts_make_the_first_step_small_and_a_second_solves_more():
+def test_long_texts_make_the_first_step_small_and_the_next_ones_solve_more():
     looked = found(6000)
-    assert [rung.examples for rung in ladder(looked, FILES, "minilm", 1)][:2] == [1000, 6000]
+    assert [rung.examples for rung in ladder(looked, FILES, "minilm", 1)][:3] == [1000, 3000, 6000]
     looked.sets["train"] = [Item(("word " * 50,), "ab"[n % 2]) for n in range(6000)]
-    first, second, third = ladder(looked, FILES, "minilm", 1)[:3]
-    assert (first.examples, second.examples) == (400, 6000)
-    assert [one.name for one in (first, second, third)] == ["01-frozen", "02-frozen", "03-tuned"]
-    assert (first.left_out, second.left_out) == (5600, 0)
+    frozen = ladder(looked, FILES, "minilm", 1)[:4]
+    assert [rung.examples for rung in frozen[:3]] == [400, 1200, 3600]
+    assert [rung.name for rung in frozen] == ["01-frozen", "02-frozen", "03-frozen", "04-frozen"]
+    assert [rung.left_out for rung in frozen] == [5600, 4800, 2400, 0]
 
 
 def test_a_step_is_taken_again_with_tune_where_it_takes_all_of_train():

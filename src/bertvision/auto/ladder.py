@@ -31,7 +31,8 @@ MIDDLE = 0.67  # of the encoder's depth: from there on layers say more about the
 FIRST = {"spans": 400, "tokens": 1000, "labels": 1000, "score": 1000}  # most examples of the first step, which is
 FIRST_WORDS = 20_000  # to be quick: most words of them, but at least
 FEWEST = 200  # examples
-MORE = 20_000  # examples that linear heads are solved on, at most
+MORE = 20_000  # examples that linear heads are solved on, at most,
+GROWTH = 3  # times as many as in the step before
 SEEN = (1500, 5000, 15_000, 50_000, 150_000, 500_000)  # examples that a tuning sees, all epochs together
 EPOCHS = 20.0  # most
 APART = 1.5  # a tuning sees at least this many times as much as the one before
@@ -92,10 +93,19 @@ def _frozen_steps(looked: Looked, layers: int) -> list[tuple[str, dict[str, Any]
     words = sum(len(text.split()) for item in looked.sets["train"] for text in item.texts)
     first = min(count, most, max(FEWEST, count * FIRST_WORDS // max(1, words)))
     steps = []
-    for limit in dict.fromkeys([first, max(first, min(count, MORE))]):
+    for limit in _frozen_limits(first, max(first, min(count, MORE))):
         step = _frozen(limit, looked, layers)
         steps += [("frozen", step), *([("frozen-apart", merged(step, _apart(layers)))] if _has_pairs(looked) else [])]
     return steps
+
+
+def _frozen_limits(first: int, most: int) -> list[int]:
+    """Examples of the steps without tuning: from the first number to the last, GROWTH times as many each."""
+    limits = [first]
+    while limits[-1] < most:
+        larger = GROWTH * limits[-1]
+        limits.append(larger if larger * APART <= most else most)
+    return limits
 
 
 def _tuned_steps(
