@@ -2,6 +2,7 @@
 
 import json
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -21,6 +22,7 @@ from bertvision.train.run_results import trained_part
 from bertvision.train.study import Study
 from checks import error_of
 from runs import encoder, recipe_of
+from serve.servers import serving
 from tables import alike, labelled, scored
 
 COMPARE = {"reduce": "compare"}
@@ -110,11 +112,26 @@ def build_reader_with_exits(study, place):
     return build_reader(study.directory, place, Wanted(members="backbone", exits=["small"]))
 
 
-def test_readers_that_encode_pairs_in_both_ways_cannot_be_joined(tmp_path):
-    heads = [{"kind": "pool", **COMPARE}]
-    study = study_of(tmp_path, heads=heads, bank={"epochs": 1})
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory):
+    place = tmp_path_factory.mktemp("apart")
+    study = study_of(place, heads=[{"kind": "pool", **COMPARE}], bank={"epochs": 1})
     study.run()
-    apart = Reader.from_pretrained(build_reader(study.directory, tmp_path / "apart"))
+    return Reader.from_pretrained(build_reader(study.directory, place / "reader"))
+
+
+def test_a_server_labels_pairs_apart_and_refuses_single_texts(apart):
+    with serving(apart) as url:
+        given = {"text": ["king king", "river"], "pair": ["king", "the old city"]}
+        reply = httpx.post(f"{url}/classify", json=given)
+        single = httpx.post(f"{url}/classify", json={"text": ["king"]})
+    assert [one["label"] for one in reply.json()["labels"]] == [
+        one["label"] for one in apart.classify(given["text"], given["pair"])
+    ]
+    assert single.status_code == 422 and "give two texts" in single.text
+
+
+def test_readers_that_encode_pairs_in_both_ways_cannot_be_joined(apart, tmp_path):
     columns = {"text": ["first", "second"], "label": "label"}
     path = labelled(tmp_path / "other.csv", 60)
     data = {"train": path, "tune": path, "test": path, "max_length": 32, "overlap": 8, **columns}
