@@ -42,12 +42,12 @@ def pooled(texts: list[tuple[str, ...]]) -> Tensor:
     """(n, L, H) mean-pooled states of all layers."""
     backbone = loaded("minilm")
     windows = make_text_windows(backbone.tokenizer, texts, np.zeros(len(texts), np.int64), LONGEST)
-    found = torch.empty(len(texts), backbone.layers, backbone.width)
+    means = torch.empty(len(texts), backbone.layers, backbone.width)
     for index in by_length(windows.lengths, 2048):
         states = backbone(collate(windows, index, backbone.pad))
         real = states.mask[:, None, :, None].float()
-        found[index] = (states.layers * real).sum(2) / real.sum(2)
-    return found
+        means[index] = (states.layers * real).sum(2) / real.sum(2)
+    return means
 
 
 def embedded(parts: list[Tensor]) -> NDArray[np.float32]:

@@ -306,13 +306,13 @@ def report(run: RunDir, chosen: Score) -> tuple[Score, Any]:
     return rows[-1], predictions
 
 
-def put_model(run: Path, place: Path, score: Score) -> None:
-    """The reader of a run at `place`: built beside it and renamed, so that what stands there is always whole."""
-    new, old = (place.with_name(f".{place.name}.{os.getpid()}-{secrets.token_hex(4)}") for _ in range(2))
+def put_model(run: Path, target: Path, score: Score) -> None:
+    """The reader of a run at `target`: built beside it and renamed, so that what stands there is always whole."""
+    new, old = (target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}") for _ in range(2))
     build_reader(run, new, score)
-    if place.exists():
-        place.rename(old)
-    new.rename(place)
+    if target.exists():
+        target.rename(old)
+    new.rename(target)
     shutil.rmtree(old, ignore_errors=True)
 
 

@@ -35,7 +35,7 @@ MORE = 20_000  # examples that linear heads are solved on, at most,
 GROWTH = 3  # times as many as in the step before
 SEEN = (1500, 5000, 15_000, 50_000, 150_000, 500_000)  # examples that a tuning sees, all epochs together
 EPOCHS = 20.0  # most
-APART = 1.5  # a tuning sees at least this many times as much as the one before
+LARGER = 1.5  # a tuning sees at least this many times as much as the one before
 SPARE = 1.15  # a step is begun if this many times its forecast is left
 
 
@@ -82,7 +82,7 @@ def ladder(looked: Looked, files: Mapping[str, str], encoder: str, seed: int) ->
     faster = {"finetune": {"learning_rate": 2 * base["finetune"]["learning_rate"]}}
     steps.append(("faster", merged(usual, faster)))
     steps.append(("other-seed", _tuned(base, *tunings[-1]) | {"seeds": [seed + 1]}))
-    return [_rung(place, name, base, step, count) for place, (name, step) in enumerate(steps, start=1)]
+    return [_rung(number, name, base, step, count) for number, (name, step) in enumerate(steps, start=1)]
 
 
 def _frozen_steps(looked: Looked, layers: int) -> list[tuple[str, dict[str, Any]]]:
@@ -104,7 +104,7 @@ def _frozen_limits(first: int, most: int) -> list[int]:
     limits = [first]
     while limits[-1] < most:
         larger = GROWTH * limits[-1]
-        limits.append(larger if larger * APART <= most else most)
+        limits.append(larger if larger * LARGER <= most else most)
     return limits
 
 
@@ -144,7 +144,7 @@ def _tunings(count: int) -> list[tuple[int, float]]:
     for seen in SEEN:
         epochs = max(1.0, round(min(EPOCHS, seen / count), 1))
         limit = min(seen, count)
-        if limit * epochs >= APART * last:
+        if limit * epochs >= LARGER * last:
             tunings.append((limit, epochs))
             last = limit * epochs
     return tunings
@@ -176,9 +176,9 @@ def _shape(encoder: str) -> tuple[int, int]:
     """Layers and width of an encoder; of one of the hub they may not be known: 0 and 768."""
     from bertvision.heads.catalog import encoder_counts
 
-    known = {"minilm": (7, 384), "marco": (13, 384), "pocket": (13, 384)}
+    shapes = {"minilm": (7, 384), "marco": (13, 384), "pocket": (13, 384)}
     try:
-        return known.get(encoder) or encoder_counts(encoder)[:2]
+        return shapes.get(encoder) or encoder_counts(encoder)[:2]
     except UserError:
         return 0, 768
 
@@ -215,11 +215,11 @@ def _tuned(base: Mapping[str, Any], limit: int, epochs: float) -> dict[str, Any]
     }
 
 
-def _rung(place: int, name: str, base: Mapping[str, Any], step: Mapping[str, Any], count: int) -> Rung:
-    """The step number `place`, for a training set of `count` examples."""
+def _rung(number: int, name: str, base: Mapping[str, Any], step: Mapping[str, Any], count: int) -> Rung:
+    """The step of this number, for a training set of `count` examples."""
     recipe = from_table(merged(base, {**step, "title": f"fit: {name}"}), f"step {name}")
     examples = min(count, recipe.data.limit or count)
-    return Rung(f"{place:02d}-{name}", recipe, examples, count - examples)
+    return Rung(f"{number:02d}-{name}", recipe, examples, count - examples)
 
 
 def worthwhile(rungs: Sequence[Rung], scores: Mapping[str, float]) -> list[Rung]:
@@ -230,8 +230,8 @@ def worthwhile(rungs: Sequence[Rung], scores: Mapping[str, float]) -> list[Rung]
     """
 
     def best(tuned: bool, apart: bool) -> float | None:
-        own = [one for one in rungs if (one.is_tuned, one.is_apart) == (tuned, apart)]
-        return max((scores[one.name] for one in own if one.name in scores), default=None)
+        own = [rung for rung in rungs if (rung.is_tuned, rung.is_apart) == (tuned, apart)]
+        return max((scores[rung.name] for rung in own if rung.name in scores), default=None)
 
     def is_open(rung: Rung) -> bool:
         frozen, tuned = ([best(stage, apart) for apart in (False, True)] for stage in (False, True))
@@ -247,11 +247,11 @@ def worthwhile(rungs: Sequence[Rung], scores: Mapping[str, float]) -> list[Rung]
 
 def undecided(rungs: Sequence[Rung], scores: Mapping[str, float]) -> Rung | None:
     """The step that decides whether pairs are encoded together or apart: the counterpart of one that was taken."""
-    taken = [one for one in rungs if one.name in scores]
-    decided = {one.is_tuned for one in taken if one.is_apart}
-    seen = {(one.is_tuned, one.examples) for one in taken}
-    open_ones = [one for one in worthwhile(rungs, scores) if one.is_apart and one.is_tuned not in decided]
-    return next((one for one in open_ones if (one.is_tuned, one.examples) in seen), None)
+    taken = [rung for rung in rungs if rung.name in scores]
+    decided = {rung.is_tuned for rung in taken if rung.is_apart}
+    seen = {(rung.is_tuned, rung.examples) for rung in taken}
+    open_ones = [rung for rung in worthwhile(rungs, scores) if rung.is_apart and rung.is_tuned not in decided]
+    return next((rung for rung in open_ones if (rung.is_tuned, rung.examples) in seen), None)
 
 
 @dataclass
