@@ -84,6 +84,7 @@ def test_solved_heads_learn_what_lies_between_two_texts(tmp_path):
     assert row.metrics["accuracy"] > 90
 
 
+@pytest.mark.device
 @pytest.mark.parametrize("bank", [{"states": "stored"}, {"states": "live"}, {"feed": "along"}])
 def test_a_study_of_pairs_apart_leaves_a_reader_that_says_the_same(tmp_path, bank):
     heads = [{"kind": "pool", **COMPARE}, {"kind": "compress", "name": "small", "size": 8, **COMPARE}]

@@ -60,9 +60,8 @@ class ExitEngine(TorchEngine):
         heads = self.heads[self.name]
         final = [heads[key] for key in config.heads]
         end = deepest((head.reads for head in final), self.backbone.layers)
-        steps = [(early.depth, [heads[early.head]], early) for early in self.exits if early.depth < end] + [
-            (end, final, None)
-        ]
+        below = [early for early in self.exits if early.depth < end]
+        steps = [*((early.depth, [heads[early.head]], early) for early in below), (end, final, None)]
         staying, logits_of_all = torch.arange(len(batch.ids)), torch.empty(0)
         layers: list[Tensor] = []
         before: Tensor | None = None
