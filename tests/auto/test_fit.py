@@ -11,6 +11,8 @@ import bertvision
 from bertvision import Reader, load_recipe
 from bertvision.auto import fit as fitting
 from bertvision.auto.fit import fit
+from bertvision.auto.ladder import ladder
+from bertvision.auto.look import Item, Looked
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import Ensemble, Member
 from bertvision.evaluate.score import Cost, Score
@@ -63,6 +65,18 @@ def test_something_else_must_get_more_than_two_examples_more_right(fitted, monke
     monkeypatch.setattr(run, "rows", lambda *_: [row("", 99.0), row("a", 50.0), row("b", other)])
     monkeypatch.setattr(run, "greedy", list)
     assert fitting.best_of(run, size).name == wanted
+
+
+def test_more_examples_need_not_be_clearly_better():
+    looked = Looked("labels", {"text": ["a", "b"], "label": "y", "max_length": 64, "overlap": 8}, {})
+    looked.sets |= dict.fromkeys(("train", "tune", "test"), [Item(("a", "b"), "y")] * 3000)
+    files = {"train": "a.jsonl", "tune": "b.jsonl", "test": "c.jsonl"}
+    first, apart, more, more_apart = ladder(looked, files, "minilm", 1)[:4]
+    assert [step.examples for step in (first, apart, more, more_apart)] == [1000, 1000, 3000, 3000]
+    assert fitting.is_better(more, 60.0, first, 60.0, 200) and not fitting.is_better(more, 59.9, first, 60.0, 200)
+    assert fitting.is_better(more_apart, 60.1, apart, 60.0, 200)
+    assert fitting.is_better(apart, 61.1, first, 60.0, 200) and not fitting.is_better(apart, 61.0, first, 60.0, 200)
+    assert not fitting.is_better(more_apart, 60.5, first, 60.0, 200)
 
 
 def test_no_step_is_begun_after_the_time(tmp_path):

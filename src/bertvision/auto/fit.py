@@ -133,7 +133,7 @@ class _Fit:
             self.outlook.until = self.began + 60 * self.options.minutes
         try:
             while (rung := self._choose(rungs)) is not None:
-                self._step(rung)
+                self._step(rung, rungs)
             self._learn_from_all(rungs)
         except KeyboardInterrupt:
             if not self.facts.get("best"):
@@ -232,15 +232,15 @@ class _Fit:
             put_model(study.directory, self.directory / "model", score)
         write_text(self.directory / "recipe.toml", _recipe(rung, self.directory))
 
-    def _step(self, rung: Rung) -> None:
+    def _step(self, rung: Rung, rungs: Sequence[Rung]) -> None:
         """Runs a step; if it is the best on tune, its reader becomes the model."""
         began, measured = time.monotonic(), sum(seconds for _, seconds in self.outlook.spent.values())
         study = self._run(rung)
         size = self.clock.sizes["tune"]
         score = best_of(study.run_dir, size)
         entry = {"score": score.to_json(), "words": rung.words, "metric": score.main, "tune": score.tune}
-        best = self.facts["steps"].get(self.facts.get("best"))
-        if best is None or (score.tune or 0.0) > best["tune"] + worth(size):
+        best = next((one for one in rungs if one.name == self.facts.get("best")), None)
+        if best is None or is_better(rung, score.tune or 0.0, best, self.facts["steps"][best.name]["tune"], size):
             self.facts["best"] = rung.name
             self.facts.pop("final", None)
             self._put(rung, study, score)
@@ -283,6 +283,17 @@ class _Fit:
 def worth(size: int) -> float:
     """What so many percent of a metric must differ by on a tune set of `size` examples, to be taken for better."""
     return 100 * BETTER / max(1, size)
+
+
+def is_better(rung: Rung, tune: float, best: Rung, best_tune: float, size: int) -> bool:
+    """Whether a step is taken instead of the best so far, by their scores on a tune set of `size` examples.
+
+    It must be better by `worth`; if it is the same without tuning, from more examples, it must not be worse.
+    """
+    same = not rung.is_tuned and not best.is_tuned and rung.is_apart is best.is_apart
+    if same and rung.examples > best.examples:
+        return tune >= best_tune
+    return tune > best_tune + worth(size)
 
 
 def best_of(run: RunDir, size: int) -> Score:
