@@ -52,44 +52,44 @@ class Work:
         whole = read_examples(f"glue:{task}/train", data).examples
         self.test = read_examples(f"glue:{task}/dev", data).examples[: most or None]
         order = np.random.default_rng(seed).permutation(len(whole))
-        drawn = [whole[place] for place in order]
-        groups = [[one for one in drawn if one.target == label] for label in self.labels] or [drawn, []]
+        drawn = [whole[row] for row in order]
+        groups = [[example for example in drawn if example.target == label] for label in self.labels] or [drawn, []]
         size = per_class or len(whole)
-        self.train = [one for group in groups for one in group[: size if self.labels else 2 * size]]
+        self.train = [example for group in groups for example in group[: size if self.labels else 2 * size]]
 
     def gold(self, examples: list[Example]) -> NDArray[np.float64]:
         if not self.labels:
-            return np.array([float(str(one.target)) for one in examples])
-        return np.array([self.labels.index(str(one.target)) for one in examples], dtype=np.float64)
+            return np.array([float(str(example.target)) for example in examples])
+        return np.array([self.labels.index(str(example.target)) for example in examples], dtype=np.float64)
 
     def score(self, said: NDArray[Any]) -> tuple[float, float, float]:
         """The main metric on test, and its 95 % interval."""
         classes = len(self.labels)
-        known: dict[str, Callable[[NDArray[np.float64]], float]] = {
+        scores: dict[str, Callable[[NDArray[np.float64]], float]] = {
             "accuracy": lambda rows: metrics.accuracy(rows[:, 0], rows[:, 1]),
             "f1": lambda rows: metrics.f1(rows[:, 0], rows[:, 1], classes),
             "matthews": lambda rows: metrics.matthews(rows[:, 0], rows[:, 1], classes),
             "spearman": lambda rows: metrics.spearman(rows[:, 0], rows[:, 1]),
         }
-        points = Points(np.stack([self.gold(self.test), said.astype(np.float64)], axis=1), known)
-        return known[self.metric](points.values), *score_interval(points, self.metric)
+        points = Points(np.stack([self.gold(self.test), said.astype(np.float64)], axis=1), scores)
+        return scores[self.metric](points.values), *score_interval(points, self.metric)
 
 
 def by_fit(work: Work, steps: int | None = None) -> NDArray[Any]:
     """steps: the first ones of fit alone, however long they take."""
-    columns = [f"text{place}" for place in range(len(work.train[0].texts))]
+    columns = [f"text{column}" for column in range(len(work.train[0].texts))]
     with tempfile.TemporaryDirectory() as directory:
         paths = {name: Path(directory) / f"{name}.jsonl" for name in ("train", "test")}
         for name, examples in (("train", work.train), ("test", work.test)):
-            rows = [{**dict(zip(columns, one.texts)), "label": one.target} for one in examples]
+            rows = [{**dict(zip(columns, example.texts)), "label": example.target} for example in examples]
             paths[name].write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
         options: dict[str, Any] = {"minutes": work.minutes, "steps": steps, "encoder": work.encoder, "seed": work.seed}
         options |= {"test": str(paths["test"]), "out": Path(directory) / "run"}  # test: reported on, never chosen on
         reader = fit(paths["train"], text=columns, label="label", **options).reader()
-        texts = [[one.texts[place] for one in work.test] for place in range(len(columns))]
+        texts = [[example.texts[column] for example in work.test] for column in range(len(columns))]
         if not work.labels:
             return np.array(reader.similarity(*texts))
-        return np.array([work.labels.index(one["label"]) for one in reader.classify(*texts)])
+        return np.array([work.labels.index(example["label"]) for example in reader.classify(*texts)])
 
 
 loaded = functools.cache(Backbone.load)
@@ -100,15 +100,15 @@ def embeddings(work: Work, examples: list[Example]) -> NDArray[np.float32]:
     """(n, H) mean-pooled and normalised; of a pair both, their difference and their product, (n, 4 H)."""
     backbone = loaded(work.encoder)
     parts = []
-    for place in range(len(examples[0].texts)):
-        texts = [(one.texts[place],) for one in examples]
+    for column in range(len(examples[0].texts)):
+        texts = [(example.texts[column],) for example in examples]
         windows = make_text_windows(backbone.tokenizer, texts, np.zeros(len(texts), np.int64), LONGEST)
-        found = torch.empty(len(texts), backbone.width)
+        pooled = torch.empty(len(texts), backbone.width)
         for index in by_length(windows.lengths, 4096):
             states = backbone(collate(windows, index, backbone.pad), "last")
             real = states.mask[:, :, None].float()
-            found[index] = (states.layers[:, 0] * real).sum(1) / real.sum(1)
-        parts.append(torch.nn.functional.normalize(found))
+            pooled[index] = (states.layers[:, 0] * real).sum(1) / real.sum(1)
+        parts.append(torch.nn.functional.normalize(pooled))
     pair = [*parts, (parts[0] - parts[1]).abs(), parts[0] * parts[1]] if len(parts) == 2 else parts
     return torch.cat(pair, dim=1).numpy()
 
@@ -117,31 +117,31 @@ def by_regression(work: Work) -> NDArray[Any]:
     from sklearn.linear_model import LogisticRegression, Ridge
 
     model = LogisticRegression(max_iter=2000) if work.labels else Ridge()
-    began, chosen, found = time.perf_counter(), np.random.default_rng(work.seed).permutation(len(work.train)), []
-    while sum(map(len, found)) < len(chosen) and time.perf_counter() - began < 54 * work.minutes:
-        done = sum(map(len, found))
-        found.append(embeddings(work, [work.train[place] for place in chosen[done : done + 500]]))
-    gold = work.gold(work.train)[chosen[: sum(map(len, found))]]
-    return model.fit(np.concatenate(found), gold).predict(embeddings(work, work.test))
+    began, chosen, embedded = time.perf_counter(), np.random.default_rng(work.seed).permutation(len(work.train)), []
+    while sum(map(len, embedded)) < len(chosen) and time.perf_counter() - began < 54 * work.minutes:
+        done = sum(map(len, embedded))
+        embedded.append(embeddings(work, [work.train[row] for row in chosen[done : done + 500]]))
+    gold = work.gold(work.train)[chosen[: sum(map(len, embedded))]]
+    return model.fit(np.concatenate(embedded), gold).predict(embeddings(work, work.test))
 
 
 def by_trainer(work: Work) -> NDArray[Any]:
     """A plain Trainer, its steps as many as the minutes allow by the speed of the first ones, at most 20 epochs."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
 
-    place = find_encoder(work.encoder)
-    tokenizer = AutoTokenizer.from_pretrained(place)
+    encoder = find_encoder(work.encoder)
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
 
     def rows(examples: list[Example]) -> list[dict[str, Any]]:
-        texts = [[one.texts[place] for one in examples] for place in range(len(examples[0].texts))]
+        texts = [[example.texts[column] for example in examples] for column in range(len(examples[0].texts))]
         encoded = tokenizer(*texts, truncation=True, max_length=LONGEST)
         gold = work.gold(examples).tolist()
-        found = [{key: values[row] for key, values in encoded.items()} for row in range(len(examples))]
-        return [{**one, "labels": int(y) if work.labels else y} for one, y in zip(found, gold)]
+        inputs = [{key: values[row] for key, values in encoded.items()} for row in range(len(examples))]
+        return [{**example, "labels": int(y) if work.labels else y} for example, y in zip(inputs, gold)]
 
     def train(steps: int, directory: str) -> tuple[Any, float]:
         torch.manual_seed(work.seed)
-        model = AutoModelForSequenceClassification.from_pretrained(place, num_labels=max(1, len(work.labels)))
+        model = AutoModelForSequenceClassification.from_pretrained(encoder, num_labels=max(1, len(work.labels)))
         plan: dict[str, Any] = {"max_steps": steps, "learning_rate": 1e-4, "per_device_train_batch_size": 16}
         plan |= {"warmup_steps": steps // 10, "weight_decay": 0.01, "seed": work.seed, "use_cpu": True}
         plan |= {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "logging_strategy": "no"}
@@ -172,7 +172,10 @@ def by_setfit(work: Work) -> NDArray[Any]:
 
     if not work.labels or len(work.train[0].texts) > 1:
         raise ValueError("SetFit labels single texts")
-    columns = {"text": [one.texts[0] for one in work.train], "label": work.gold(work.train).astype(int).tolist()}
+    columns = {
+        "text": [example.texts[0] for example in work.train],
+        "label": work.gold(work.train).astype(int).tolist(),
+    }
 
     def train(steps: int, directory: str) -> tuple[Any, float]:
         encoder = Transformer(str(find_encoder(work.encoder)))
@@ -190,7 +193,7 @@ def by_setfit(work: Work) -> NDArray[Any]:
         left = 60 * work.minutes - seconds
         pairs = len(work.train) ** 2 // 16  # steps of one epoch, about
         model, _ = train(int(max(5, min(pairs, 0.9 * left / (seconds / 5)))), directory)
-        return np.array([int(label) for label in model.predict([one.texts[0] for one in work.test])])
+        return np.array([int(label) for label in model.predict([example.texts[0] for example in work.test])])
 
 
 FIRST = {f"fit-{steps}": functools.partial(by_fit, steps=steps) for steps in (1, 2)}
@@ -257,15 +260,15 @@ def main() -> None:
         if asked.json and asked.json.is_file()
         else []
     )
-    known = {tuple(row[key] for key in KEY) for row in rows}
+    measured = {tuple(row[key] for key in KEY) for row in rows}
     tasks = [asked.task] if asked.task else ["SST-2", "STS-B"] if asked.quick else list(CASES)
     minutes = [asked.minutes] if asked.minutes else [0.5] if asked.quick else MINUTES
     for task in tasks:
         sizes = [asked.per_class] if asked.per_class is not None else [16] if asked.quick else CASES[task]
         for case in [(task, size, limit, asked.seed) for size in sizes for limit in minutes]:
-            for way in [way for way in asked.ways.split(",") if way and (*case, way) not in known]:
-                found = measure(Work(*case, most=100 if asked.quick else 0), way)
-                rows.append(dict(zip(KEY, (*case, way))) | found)
+            for way in [way for way in asked.ways.split(",") if way and (*case, way) not in measured]:
+                result = measure(Work(*case, most=100 if asked.quick else 0), way)
+                rows.append(dict(zip(KEY, (*case, way))) | result)
                 print(json.dumps(rows[-1]), flush=True)
                 if asked.json:
                     with asked.json.open("a", encoding="utf-8") as file:

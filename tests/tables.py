@@ -1,6 +1,6 @@
 """Tables of short texts in words that the tiny tokenizers know, for tests of labels, scores and tokens.
 
-from tables import conll, glue_folder, labelled, scored, text_recipe
+from tables import alike, conll, glue_folder, labelled, scored, text_recipe
 """
 
 import random
@@ -20,6 +20,18 @@ def labelled(path: Path, count: int, seed: int = 0) -> str:
     chance = random.Random(seed)
     rows = [(chance.choice(NAMES), _words(chance), _words(chance)) for _ in range(count)]
     path.write_text("first,second,label\n" + "".join(f"{y} {a},{b},{y}\n" for y, a, b in rows))
+    return str(path)
+
+
+def alike(path: Path, count: int, seed: int = 0) -> str:
+    """A .csv of pairs, labelled by whether both texts say the same word."""
+    chance, words = random.Random(seed), sorted(set(WORDS.split()))
+    lines = ["first,second,label"]
+    for _ in range(count):
+        one, other = chance.sample(words, 2)
+        same = chance.random() < 0.5
+        lines.append(f"{one} {one},{one if same else other},{'same' if same else 'other'}")
+    path.write_text("\n".join(lines) + "\n")
     return str(path)
 
 

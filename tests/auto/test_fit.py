@@ -11,6 +11,8 @@ import bertvision
 from bertvision import Reader, load_recipe
 from bertvision.auto import fit as fitting
 from bertvision.auto.fit import fit
+from bertvision.auto.ladder import ladder
+from bertvision.auto.look import Item, Looked
 from bertvision.errors import UserError
 from bertvision.evaluate.ensemble import Ensemble, Member
 from bertvision.evaluate.score import Cost, Score
@@ -18,18 +20,18 @@ from bertvision.train.run_dir import RunDir
 from bertvision.train.study import Study
 from encoders import WORDS
 from runs import encoder, questions
-from tables import conll, labelled
+from tables import alike, conll, labelled
 
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
     place = tmp_path_factory.mktemp("fit")
-    return fit(labelled(place / "a.csv", 60), out=place / "a", steps=2, encoder=encoder(), quiet=True)
+    return fit(labelled(place / "a.csv", 60), text="first", out=place / "a", steps=2, encoder=encoder(), quiet=True)
 
 
 def test_a_table_ends_in_a_reader_a_page_and_a_recipe(fitted):
     reader = fitted.reader()
-    assert reader.classify(["north the old city", "south the river"], ["a", "a"])[0]["label"] in ("north", "south")
+    assert reader.classify(["north the old city", "south the river"])[0]["label"] in ("north", "south")
     assert list(fitted.steps) == ["01-frozen", "02-tuned"]
     assert fitted.low <= fitted.test <= fitted.high
     assert fitted.tune == fitted.steps[fitted.step]["tune"]
@@ -65,8 +67,27 @@ def test_something_else_must_get_more_than_two_examples_more_right(fitted, monke
     assert fitting.best_of(run, size).name == wanted
 
 
+def test_more_examples_need_not_be_clearly_better():
+    looked = Looked("labels", {"text": ["a", "b"], "label": "y", "max_length": 64, "overlap": 8}, {})
+    looked.sets |= dict.fromkeys(("train", "tune", "test"), [Item(("a", "b"), "y")] * 3000)
+    files = {"train": "a.jsonl", "tune": "b.jsonl", "test": "c.jsonl"}
+    first, apart, more, more_apart = ladder(looked, files, "minilm", 1)[:4]
+    assert [step.examples for step in (first, apart, more, more_apart)] == [1000, 1000, 3000, 3000]
+    assert fitting.is_better(more, 60.0, first, 60.0, 200) and not fitting.is_better(more, 59.9, first, 60.0, 200)
+    assert fitting.is_better(more_apart, 60.1, apart, 60.0, 200)
+    assert fitting.is_better(apart, 61.1, first, 60.0, 200) and not fitting.is_better(apart, 61.0, first, 60.0, 200)
+    assert not fitting.is_better(more_apart, 60.5, first, 60.0, 200)
+
+
 def test_no_step_is_begun_after_the_time(tmp_path):
-    found = fit(labelled(tmp_path / "a.csv", 40), out=tmp_path / "a", minutes=0.0001, encoder=encoder(), quiet=True)
+    found = fit(
+        labelled(tmp_path / "a.csv", 40),
+        text="first",
+        out=tmp_path / "a",
+        minutes=0.0001,
+        encoder=encoder(),
+        quiet=True,
+    )
     assert list(found.steps) == ["01-frozen"]
     assert [path.name for path in (tmp_path / "a" / "steps").iterdir()] == ["01-frozen"]
     assert (found.directory / "model" / "README.md").is_file()
@@ -74,7 +95,7 @@ def test_no_step_is_begun_after_the_time(tmp_path):
 
 def test_the_same_steps_give_the_same_model(fitted, tmp_path):
     data = fitted.directory.parent / "a.csv"
-    again = bertvision.fit(data, out=tmp_path / "b", steps=2, encoder=encoder(), quiet=True)
+    again = bertvision.fit(data, text="first", out=tmp_path / "b", steps=2, encoder=encoder(), quiet=True)
     assert (again.step, again.test, again.tune) == (fitted.step, fitted.test, fitted.tune)
     files = [path.relative_to(fitted.directory) for path in fitted.directory.rglob("*.safetensors")]
     assert len(files) > 5
@@ -87,10 +108,17 @@ def test_the_same_steps_give_the_same_model(fitted, tmp_path):
 def test_it_goes_on_where_it_stopped_and_refuses_other_data(fitted, tmp_path, monkeypatch):
     data = fitted.directory.parent / "a.csv"
     monkeypatch.setattr(Study, "run", lambda self: pytest.fail("this step is done"))
-    again = fit(data, out=fitted.directory, steps=2, encoder=encoder(), quiet=True)
+    again = fit(data, text="first", out=fitted.directory, steps=2, encoder=encoder(), quiet=True)
     assert (again.step, again.test) == (fitted.step, fitted.test)
     with pytest.raises(UserError, match="holds the fit of other data or options"):
-        fit(labelled(tmp_path / "b.csv", 90, 1), out=fitted.directory, steps=2, encoder=encoder(), quiet=True)
+        fit(
+            labelled(tmp_path / "b.csv", 90, 1),
+            text="first",
+            out=fitted.directory,
+            steps=2,
+            encoder=encoder(),
+            quiet=True,
+        )
 
 
 def interrupt(monkeypatch, error, after: int) -> None:
@@ -109,7 +137,9 @@ def interrupt(monkeypatch, error, after: int) -> None:
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), fitting.OutOfTime()])
 def test_an_interrupted_step_leaves_the_best_so_far(tmp_path, monkeypatch, error):
     interrupt(monkeypatch, error, 1)
-    found = fit(labelled(tmp_path / "a.csv", 40), out=tmp_path / "a", minutes=30, encoder=encoder(), quiet=True)
+    found = fit(
+        labelled(tmp_path / "a.csv", 40), text="first", out=tmp_path / "a", minutes=30, encoder=encoder(), quiet=True
+    )
     assert list(found.steps) == ["01-frozen"]
     assert Reader.from_pretrained(found.model).tasks == ("labels",)
     assert (tmp_path / "a" / "report.html").is_file()
@@ -122,7 +152,7 @@ def test_an_interrupted_step_leaves_the_best_so_far(tmp_path, monkeypatch, error
 def test_ctrl_c_before_the_first_model_is_passed_on(tmp_path, monkeypatch):
     interrupt(monkeypatch, KeyboardInterrupt(), 0)
     with pytest.raises(KeyboardInterrupt):
-        fit(labelled(tmp_path / "a.csv", 40), out=tmp_path / "a", encoder=encoder(), quiet=True)
+        fit(labelled(tmp_path / "a.csv", 40), text="first", out=tmp_path / "a", encoder=encoder(), quiet=True)
 
 
 def test_questions_end_in_a_reader(tmp_path):
@@ -137,6 +167,18 @@ def test_sentences_end_in_a_reader(tmp_path):
     (entities,) = found.reader().entities(["the king of the old city"])
     assert {entity["label"] for entity in entities} <= {"PER", "LOC"}
     assert "entities of a text: LOC, PER" in (found.model / "README.md").read_text()
+
+
+def test_pairs_that_have_to_be_compared_are_encoded_apart(tmp_path):
+    options = {"text": ["first", "second"], "encoder": encoder(), "quiet": True}
+    found = fit(alike(tmp_path / "a.csv", 400), out=tmp_path / "a", steps=2, **options)
+    assert list(found.steps) == ["01-frozen", "02-frozen-apart"]
+    assert found.step == "02-frozen-apart"
+    reader = found.reader()
+    assert [one["label"] for one in reader.classify(["king king"] * 2, ["king", "river"])] == ["same", "other"]
+    assert '"A text to be classified.", "The second text of the pair."' in (found.model / "README.md").read_text()
+    assert ".classify(first, second)" in (found.directory / "report.html").read_text()
+    assert found.test > 90
 
 
 def test_scores_end_in_a_reader(tmp_path):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bertvision.auto.ladder import Rung, _tunings, ladder, next_rung, with_tune
+from bertvision.auto.ladder import Rung, _tunings, ladder, next_rung, undecided, with_tune, worthwhile
 from bertvision.auto.look import Item, Looked
 from bertvision.errors import UserError
 from bertvision.recipe import Recipe
@@ -44,18 +44,43 @@ def test_the_ladder_begins_frozen_and_is_made_of_ordinary_recipes():
     pairs.data["text"] = ["a", "b"]
     assert [head["kind"] for head in ladder(pairs, FILES, "minilm", 3)[0].recipe.heads] == ["probe", "pool", "last"]
     assert any(rung.recipe.finetune.adapters for rung in rungs)
+    assert not any(rung.is_apart for rung in rungs)
     assert rungs[-1].recipe.seeds == (4,)
     assert rungs == ladder(found(870), FILES, "minilm", 3)
 
 
-def test_long_texts_make_the_first_step_small_and_a_second_solves_more():
+def test_pairs_are_encoded_together_and_apart_until_one_of_them_is_better():
+    pairs = found(870)
+    pairs.data["text"] = ["a", "b"]
+    rungs = ladder(pairs, FILES, "minilm", 3)
+    names = [rung.name for rung in rungs]
+    assert names[:5] == ["01-frozen", "02-frozen-apart", "03-tuned", "04-tuned-apart", "05-tuned"]
+    assert [rung.is_apart for rung in rungs[:4]] == [False, True, False, True]
+    assert all(head["reduce"] == "compare" for head in [*rungs[1].recipe.heads, *rungs[3].recipe.heads])
+    assert with_tune(rungs[1], 10).recipe.data.pairs == "apart"
+
+    def left(*scores):
+        """The steps that are still open after the first ones, with these scores; and which of them decides."""
+        known = dict(zip(names, scores))
+        decisive = undecided(rungs, known)
+        return [rung.name for rung in worthwhile(rungs, known)], decisive.name if decisive else None
+
+    assert left(50.0) == (names[1:], "02-frozen-apart")
+    assert left(60.0, 50.0) == ([name for name in names[2:] if "apart" not in name], None)
+    assert left(50.0, 60.0) == (names[2:], None)
+    assert left(50.0, 60.0, 50.0) == (names[3:], "04-tuned-apart")
+    better, decisive = left(50.0, 60.0, 50.0, 61.0)
+    assert "06-tuned-apart" in better and "05-tuned" not in better and decisive is None
+
+
+def test_long_texts_make_the_first_step_small_and_the_next_ones_solve_more():
     looked = found(6000)
-    assert [rung.examples for rung in ladder(looked, FILES, "minilm", 1)][:2] == [1000, 6000]
+    assert [rung.examples for rung in ladder(looked, FILES, "minilm", 1)][:3] == [1000, 3000, 6000]
     looked.sets["train"] = [Item(("word " * 50,), "ab"[n % 2]) for n in range(6000)]
-    first, second, third = ladder(looked, FILES, "minilm", 1)[:3]
-    assert (first.examples, second.examples) == (400, 6000)
-    assert [one.name for one in (first, second, third)] == ["01-frozen", "02-frozen", "03-tuned"]
-    assert (first.left_out, second.left_out) == (5600, 0)
+    frozen = ladder(looked, FILES, "minilm", 1)[:4]
+    assert [rung.examples for rung in frozen[:3]] == [400, 1200, 3600]
+    assert [rung.name for rung in frozen] == ["01-frozen", "02-frozen", "03-frozen", "04-frozen"]
+    assert [rung.left_out for rung in frozen] == [5600, 4800, 2400, 0]
 
 
 def test_a_step_is_taken_again_with_tune_where_it_takes_all_of_train():

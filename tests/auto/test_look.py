@@ -156,6 +156,31 @@ def test_too_little_is_an_error_of_one_line(tmp_path, rows, words):
         look({"train": csv(tmp_path / "a.csv", rows)})
 
 
+def test_cells_without_a_number_are_left_out_of_scores(tmp_path):
+    texts = [text for text, _ in reviews(60)]
+    rows = [(text, "NaN" if place % 6 == 0 else f"{place / 7:.2f}") for place, text in enumerate(texts)]
+    found = look({"train": csv(tmp_path / "a.csv", rows)})
+    assert found.task == "score" and sum(found.sizes.values()) == 50
+    assert any("rows without a text or a number: 10 of 60 left out" in note for note in found.notes)
+    test = csv(tmp_path / "b.csv", [*rows[1:6], ("the new river", "good")])
+    assert look({"train": csv(tmp_path / "a.csv", rows), "test": test}).sizes["test"] == 5
+
+
+def test_decimal_commas_are_said(tmp_path):
+    rows = [(text, f"{place / 7:.2f}".replace(".", ",")) for place, (text, _) in enumerate(reviews(60))]
+    with pytest.raises(UserError, match="its numbers have a decimal comma; write them with a point"):
+        look({"train": csv(tmp_path / "a.csv", rows, mark=";")})
+
+
+def test_a_quote_that_is_never_closed_is_an_error_with_its_line(tmp_path):
+    rows = reviews(60)
+    path = csv(tmp_path / "a.csv", [*rows[:30], ('"the old city', "good"), *rows[30:]])
+    with pytest.raises(UserError, match="line 32: a quote is opened and not closed, and the 31 lines from there on"):
+        look({"train": path})
+    whole = csv(tmp_path / "b.csv", [*rows, ('"the old\ncity, ""quoted"" "', "good")])
+    assert sum(look({"train": whole}).sizes.values()) == 61
+
+
 def test_one_class_under_a_name_of_ones_own_is_said_so(tmp_path):
     rows = [(text, "yes") for text, _ in reviews(40)]
     with pytest.raises(UserError, match="every label in 'liked' is 'yes'; a classifier needs at least two"):

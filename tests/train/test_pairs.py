@@ -1,8 +1,8 @@
 """Pairs of texts that are encoded apart: heads that compare them, stores, studies, and the readers they leave."""
 
 import json
-import random
 
+import httpx
 import numpy as np
 import pytest
 import torch
@@ -21,24 +21,12 @@ from bertvision.states.write import write_store
 from bertvision.train.run_results import trained_part
 from bertvision.train.study import Study
 from checks import error_of
-from encoders import WORDS
 from runs import encoder, recipe_of
-from tables import labelled, scored
+from serve.servers import serving
+from tables import alike, labelled, scored
 
 COMPARE = {"reduce": "compare"}
 APART = {"pairs": "apart"}
-
-
-def alike(path, count, seed=0):
-    """A .csv of pairs, labelled by whether both texts say the same word."""
-    chance, words = random.Random(seed), WORDS.split()[:12]
-    lines = ["first,second,label"]
-    for _ in range(count):
-        one, other = chance.sample(words, 2)
-        same = chance.random() < 0.5
-        lines.append(f"{one} {one},{one if same else other},{'same' if same else 'other'}")
-    path.write_text("\n".join(lines) + "\n")
-    return str(path)
 
 
 def study_of(tmp_path, count=120, **tables):
@@ -96,6 +84,7 @@ def test_solved_heads_learn_what_lies_between_two_texts(tmp_path):
     assert row.metrics["accuracy"] > 90
 
 
+@pytest.mark.device
 @pytest.mark.parametrize("bank", [{"states": "stored"}, {"states": "live"}, {"feed": "along"}])
 def test_a_study_of_pairs_apart_leaves_a_reader_that_says_the_same(tmp_path, bank):
     heads = [{"kind": "pool", **COMPARE}, {"kind": "compress", "name": "small", "size": 8, **COMPARE}]
@@ -124,11 +113,26 @@ def build_reader_with_exits(study, place):
     return build_reader(study.directory, place, Wanted(members="backbone", exits=["small"]))
 
 
-def test_readers_that_encode_pairs_in_both_ways_cannot_be_joined(tmp_path):
-    heads = [{"kind": "pool", **COMPARE}]
-    study = study_of(tmp_path, heads=heads, bank={"epochs": 1})
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory):
+    place = tmp_path_factory.mktemp("apart")
+    study = study_of(place, heads=[{"kind": "pool", **COMPARE}], bank={"epochs": 1})
     study.run()
-    apart = Reader.from_pretrained(build_reader(study.directory, tmp_path / "apart"))
+    return Reader.from_pretrained(build_reader(study.directory, place / "reader"))
+
+
+def test_a_server_labels_pairs_apart_and_refuses_single_texts(apart):
+    with serving(apart) as url:
+        given = {"text": ["king king", "river"], "pair": ["king", "the old city"]}
+        reply = httpx.post(f"{url}/classify", json=given)
+        single = httpx.post(f"{url}/classify", json={"text": ["king"]})
+    assert [one["label"] for one in reply.json()["labels"]] == [
+        one["label"] for one in apart.classify(given["text"], given["pair"])
+    ]
+    assert single.status_code == 422 and "give two texts" in single.text
+
+
+def test_readers_that_encode_pairs_in_both_ways_cannot_be_joined(apart, tmp_path):
     columns = {"text": ["first", "second"], "label": "label"}
     path = labelled(tmp_path / "other.csv", 60)
     data = {"train": path, "tune": path, "test": path, "max_length": 32, "overlap": 8, **columns}

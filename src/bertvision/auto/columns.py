@@ -1,6 +1,7 @@
 """Which columns of a table hold the text and the label, and whether the label is a class or a number."""
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +14,8 @@ LABELS = (
     *("grade", "tag", "y", "gold", "answer"),
 )
 CLASSES = 10  # numbers with more different values than this are scores
+MISSING = {"nan", "na", "n/a", "null", "none", "-", "?"}  # in a column of numbers: there is none
+DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 SECOND = 0.3  # a second column of text has at least this share of the first one's length
 
 
@@ -39,16 +42,23 @@ def choose_columns(path: Path, rows: Rows, text: Sequence[str], label: str, note
     if label in values:
         way_out = "put a line with column names above it"
         raise UserError(f"{path}: its first line seems to be an example, for {label!r} is a label; {way_out}")
-    numeric = bool(values) and all(math.isfinite(number(value)) for value in values)
-    many = len(values) > CLASSES
-    if many and not numeric and len(values) > max(20, len(rows) // 3):
-        way_out = "too many for labels; name the label's column by --label"
-        raise UserError(f"{path}: {label!r} has {len(values):,} different values, {way_out}")
-    task = "score" if numeric and many else "labels"
-    low, high = (min(values, key=number), max(values, key=number)) if task == "score" else ("", "")
-    what = f"a number from {low} to {high}" if task == "score" else f"{len(values)} labels"
+    task, what = _kind(path, label, values, len(rows))
     notes.append(f"{path.name}: {len(rows):,} rows; text: {', '.join(text)}; label: {label} ({what})")
     return Columns(task, tuple(text), label)
+
+
+def _kind(path: Path, label: str, values: list[str], rows: int) -> tuple[str, str]:
+    """The task for a label with these different values, and what it is, for people."""
+    numbers = sorted((value for value in values if math.isfinite(number(value))), key=number)
+    others = [value for value in values if value not in numbers]
+    if len(numbers) > CLASSES and all(value.lower() in MISSING for value in others):
+        return "score", f"a number from {numbers[0]} to {numbers[-1]}"
+    if len(values) > max(CLASSES, 20, rows // 3) and others:
+        why = f"{len(values):,} different values, too many for labels; name the label's column by --label"
+        if sum(bool(DECIMAL_COMMA.fullmatch(value)) for value in values) > len(values) / 2:
+            why = f"{len(values):,} different values, and its numbers have a decimal comma; write them with a point"
+        raise UserError(f"{path}: {label!r} has {why}")
+    return "labels", f"{len(values)} labels"
 
 
 def number(text: str) -> float:
@@ -67,8 +77,8 @@ def _words(cells: Sequence[str]) -> float:
 def _label(path: Path, columns: dict[str, list[str]]) -> str:
     """By its name; else the column with the fewest values, but more than one, that are words rather than sentences."""
     low = {name.lower(): name for name in columns}
-    if known := next((low[name] for name in LABELS if name in low), ""):
-        return known
+    if usual := next((low[name] for name in LABELS if name in low), ""):
+        return usual
     sizes = {name: len({cell for cell in cells if cell}) for name, cells in columns.items() if _words(cells) <= 3}
     fitting = {name: size for name, size in sizes.items() if 1 < size <= max(2, len(columns[name]) // 3)}
     if not fitting and len(columns) == 2 and (same := next((name for name, size in sizes.items() if size == 1), "")):

@@ -44,10 +44,10 @@ def decode(path: Path, notes: list[str], whole: bool = False) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         lines = raw.removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    found = [_line(line) for line in lines]
-    odd = sum(not utf8 for _, utf8 in found)
+    decoded = [_line(line) for line in lines]
+    odd = sum(not utf8 for _, utf8 in decoded)
     notes.append(f"{path.name}: {odd:,} of {len(lines):,} lines are not UTF-8 and are read as Windows-1252")
-    return "\n".join(text for text, _ in found)
+    return "\n".join(text for text, _ in decoded)
 
 
 def _mb(size: int) -> str:
@@ -71,12 +71,12 @@ def read_rows(path: Path, notes: list[str]) -> Rows:
     if "\0" in heading or "\ufffd" in heading:
         raise UserError(f"{path}: is no text; save it as a UTF-8 table with column names in its first line")
     lines = _objects(text) if path.suffix.lower() == ".jsonl" else _table(path, text, heading, notes)
-    found = list(islice(lines, ROWS))
+    read = list(islice(lines, ROWS))
     if next(lines, lines) is not lines:
         notes.append(f"{path.name}: the first {ROWS:,} rows are read; if they are sorted, shuffle them first")
-    rows = [row for row in found if row is not None]
-    if broken := len(found) - len(rows):
-        notes.append(f"{path.name}: {broken:,} of {len(found):,} lines are broken and left out")
+    rows = [row for row in read if row is not None]
+    if broken := len(read) - len(rows):
+        notes.append(f"{path.name}: {broken:,} of {len(read):,} lines are broken and left out")
     if not rows:
         raise UserError(f"{path}: has no rows that can be read; it needs column names, and a line for each example")
     return rows
@@ -88,12 +88,12 @@ def _objects(text: str) -> Iterator[dict[str, str] | None]:
 
 def _object(line: str) -> dict[str, str] | None:
     try:
-        found = json.loads(line)
+        row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict):
+    if not isinstance(row, dict):
         return None
-    return {str(key): _plain(value) for key, value in found.items()}
+    return {str(key): _plain(value) for key, value in row.items()}
 
 
 def _plain(value: Any) -> str:
@@ -120,11 +120,29 @@ def _lines(text: str) -> Iterator[str]:
 
 def _quoted(path: Path, text: str, mark: str) -> Iterator[list[str]]:
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark)
+    reader, before = csv.reader(io.StringIO(text, newline=""), delimiter=mark), 0
     try:
-        yield from reader
+        for cells in reader:
+            if reader.line_num > before + 1 and _is_open(text, before, reader.line_num, mark):
+                swallowed = f"the {reader.line_num - before:,} lines from there on would be one"
+                way_out = "double it, or take it out"
+                raise UserError(
+                    f"{path}: line {before + 1}: a quote is opened and not closed, and {swallowed}; {way_out}"
+                )
+            before = reader.line_num
+            yield cells
     except csv.Error as error:
         raise UserError(f"{path}: line {reader.line_num}: {error}; correct the quotes of that line") from None
+
+
+def _is_open(text: str, first: int, end: int, mark: str) -> bool:
+    """Whether the lines first ... end - 1 of a table, one row of it, end within quotes."""
+    lines = islice(io.StringIO(text, newline=""), first, end)
+    try:
+        list(csv.reader(lines, delimiter=mark, strict=True))
+    except csv.Error as error:
+        return "unexpected end" in str(error)
+    return False
 
 
 def check_suffix(path: Path) -> str:

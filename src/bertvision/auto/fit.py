@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertvision import toml
-from bertvision.auto.ladder import Clock, Rung, ladder, next_rung, with_tune
+from bertvision.auto.ladder import SPARE, Clock, Rung, ladder, next_rung, undecided, with_tune, worthwhile
 from bertvision.auto.look import Looked, look
 from bertvision.backbone.loading import tokenizer_of
 from bertvision.errors import UserError, nearest
@@ -104,9 +104,9 @@ def fit(data: str | Path, **options: Any) -> Fitted:
 
     The same call goes on where it stopped: steps that are done are not done again.
     """
-    known = [one.name for one in fields(Options)]
-    if wrong := [name for name in options if name not in known]:
-        raise UserError(f"fit: {wrong[0]}: {nearest(wrong[0], known)}")
+    names = [option.name for option in fields(Options)]
+    if wrong := [name for name in options if name not in names]:
+        raise UserError(f"fit: {wrong[0]}: {nearest(wrong[0], names)}")
     return _Fit(Path(data), Options(**options)).run()
 
 
@@ -115,21 +115,23 @@ class _Fit:
         self.began = time.monotonic()
         if (options.steps is not None and options.steps < 1) or not options.minutes > 0:
             raise UserError("fit: minutes and steps must be above 0")
-        place = options.out or Path("runs") / checked(data.stem, f"{data}: its name as that of the run", "give --out")
-        self.data, self.options, self.directory = data, options, Path(place)
+        directory = options.out or Path("runs") / checked(
+            data.stem, f"{data}: its name as that of the run", "give --out"
+        )
+        self.data, self.options, self.directory = data, options, Path(directory)
         self.journal = Journal(self.directory / "log.jsonl", quiet=options.quiet)
         self.outlook = Outlook()
         self.facts_file = self.directory / "fit.json"
 
     def run(self) -> Fitted:
-        found, rungs = self._prepare()
-        self.clock = Clock(self.outlook, found.sizes, self.facts.get("tokens", {}), self.facts.get("fixed", 0.0))
+        looked, rungs = self._prepare()
+        self.clock = Clock(self.outlook, looked.sizes, self.facts.get("tokens", {}), self.facts.get("fixed", 0.0))
         self.outlook.spent |= {kind: tuple(spent) for kind, spent in self.facts.get("spent", {}).items()}
         if self.options.steps is None:
             self.outlook.until = self.began + 60 * self.options.minutes
         try:
             while (rung := self._choose(rungs)) is not None:
-                self._step(rung)
+                self._step(rung, rungs)
             self._learn_from_all(rungs)
         except KeyboardInterrupt:
             if not self.facts.get("best"):
@@ -137,7 +139,7 @@ class _Fit:
             self.journal.note(f"stopped; the best so far is kept: {self.outlook.best}")
         except OutOfTime:
             self.journal.note("out of time: the step is broken off; the same command goes on with it")
-        return self._finish(found)
+        return self._finish(looked)
 
     def _prepare(self) -> tuple[Looked, list[Rung]]:
         """Reads the data, says what it found, writes the sets; refuses a directory that was begun with others."""
@@ -145,23 +147,23 @@ class _Fit:
         text = [o.text] if isinstance(o.text, str) else list(o.text)
         files = {"train": str(self.data), "tune": o.tune, "test": o.test}
         share = 1.0 if o.steps is not None else min(1.0, o.minutes / ENOUGH)
-        found = look(files, [name for name in text if name], o.label, o.seed, share)
+        looked = look(files, [name for name in text if name], o.label, o.seed, share)
         claim(self.directory)
-        sets = found.write(self.directory / "data")
-        rungs = ladder(found, sets, o.encoder, o.seed)
+        sets = looked.write(self.directory / "data")
+        rungs = ladder(looked, sets, o.encoder, o.seed)
         digest = hashlib.sha256(json.dumps([toml.write(rung.recipe) for rung in rungs]).encode())
         for path in sets.values():
             digest.update(Path(path).read_bytes())
         self.facts: dict[str, Any] = read_json(self.facts_file, "fit file") if self.facts_file.is_file() else {}
         if self.facts and self.facts["made_from"] != digest.hexdigest():
             raise UserError(f"{self.directory}: holds the fit of other data or options; choose another --out")
-        for note in found.notes:
+        for note in looked.notes:
             self.journal.note(note)
-        sizes = ", ".join(f"{name} {size:,}" for name, size in found.sizes.items())
-        self.journal.note(f"task: {found.task}; examples: {sizes}; encoder: {rungs[0].recipe.backbone.name}")
-        self.facts = {"steps": {}} | self.facts | {"made_from": digest.hexdigest(), "notes": found.notes}
+        sizes = ", ".join(f"{name} {size:,}" for name, size in looked.sizes.items())
+        self.journal.note(f"task: {looked.task}; examples: {sizes}; encoder: {rungs[0].recipe.backbone.name}")
+        self.facts = {"steps": {}} | self.facts | {"made_from": digest.hexdigest(), "notes": looked.notes}
         self._say_best()
-        return found, rungs
+        return looked, rungs
 
     def _choose(self, rungs: Sequence[Rung]) -> Rung | None:
         """The next step; with `steps`, simply the next of so many."""
@@ -170,9 +172,12 @@ class _Fit:
             todo = [rung for rung in todo if rung in rungs[: self.options.steps or 1]]
             self.outlook.following = todo[1].name if len(todo) > 1 else ""
             return todo[0] if todo else None
+        scores = {name: taken["tune"] for name, taken in self.facts["steps"].items()}
+        todo, decisive = worthwhile(rungs, scores), undecided(rungs, scores)
         expected = {rung.name: self.clock.seconds(rung, self._place(rung)) for rung in todo}
         left = self._left - self._again(rungs)[1]
-        chosen = next_rung(todo, expected, left)
+        fits = decisive is not None and SPARE * expected[decisive.name] <= left
+        chosen = decisive if fits else next_rung(todo, expected, left)
         shown = {name: round(seconds, 1) for name, seconds in expected.items()}
         self.journal.log("plan", left=round(left, 1), expected=shown, chosen=chosen.name if chosen else None)
         if chosen is None:
@@ -195,7 +200,7 @@ class _Fit:
     def _again(self, rungs: Sequence[Rung]) -> tuple[Rung | None, float]:
         """The best step so far on train and tune together, and the seconds that it takes; none where it cannot be."""
         best = self.facts.get("best")
-        rung = next((with_tune(one, self.clock.sizes["tune"]) for one in rungs if one.name == best), None)
+        rung = next((with_tune(step, self.clock.sizes["tune"]) for step in rungs if step.name == best), None)
         return rung, self.clock.seconds(rung, self._place(rung)) if rung else 0.0
 
     def _run(self, rung: Rung) -> Study:
@@ -224,22 +229,23 @@ class _Fit:
         put_model(study.directory, self.directory / "model", score)
         write_text(self.directory / "recipe.toml", _recipe(rung, self.directory))
 
-    def _step(self, rung: Rung) -> None:
+    def _step(self, rung: Rung, rungs: Sequence[Rung]) -> None:
         """Runs a step; if it is the best on tune, its reader becomes the model."""
         began, measured = time.monotonic(), sum(seconds for _, seconds in self.outlook.spent.values())
         study = self._run(rung)
         size = self.clock.sizes["tune"]
         score = best_of(study.run_dir, size)
         entry = {"score": score.to_json(), "words": rung.words, "metric": score.main, "tune": score.tune}
-        best = self.facts["steps"].get(self.facts.get("best"))
-        if best is None or (score.tune or 0.0) > best["tune"] + worth(size):
+        best = next((one for one in rungs if one.name == self.facts.get("best")), None)
+        if best is None or is_better(rung, score.tune or 0.0, best, self.facts["steps"][best.name]["tune"], size):
             self.facts["best"] = rung.name
             self.facts.pop("final", None)
             self._put(rung, study, score)
         taken = time.monotonic() - began
         if not self.clock.tokens:
             self.clock.tokens |= {
-                name: int(one.windows.lengths.sum()) / max(1, len(one.records)) for name, one in study.data.items()
+                name: int(dataset.windows.lengths.sum()) / max(1, len(dataset.records))
+                for name, dataset in study.data.items()
             }
         work = sum(seconds for _, seconds in self.outlook.spent.values()) - measured
         self.clock.fixed = max(self.clock.fixed, taken - work)
@@ -254,15 +260,15 @@ class _Fit:
             best = self.facts["steps"][name]
             self.outlook.best = f"{best['metric']} {best['tune']:.2f} on tune ({name})"
 
-    def _finish(self, found: Looked) -> Fitted:
+    def _finish(self, looked: Looked) -> Fitted:
         from bertvision.auto.summary import summarise
 
         best = RunDir.open(self.directory / "steps" / self.facts["best"])
-        chosen = best_of(best, found.sizes["tune"])
+        chosen = best_of(best, looked.sizes["tune"])
         run = RunDir.open(self.directory / "steps" / self.facts.get("final", self.facts["best"]))
         score, predictions = report(run, chosen)
         model = self.directory / "model"
-        low, high = summarise(self.directory, run, (replace(score, tune=chosen.tune), predictions), found, self.facts)
+        low, high = summarise(self.directory, run, (replace(score, tune=chosen.tune), predictions), looked, self.facts)
         test = score.metrics[score.main]
         self.journal.log("test", metric=score.main, value=test, low=low, high=high, member=score.ensemble.parts)
         steps = self.facts["steps"]
@@ -274,12 +280,25 @@ def worth(size: int) -> float:
     return 100 * BETTER / max(1, size)
 
 
+def is_better(rung: Rung, tune: float, best: Rung, best_tune: float, size: int) -> bool:
+    """Whether a step is taken instead of the best so far, by their scores on a tune set of `size` examples.
+
+    It must be better by `worth`; if it is the same without tuning, from more examples, it must not be worse.
+    """
+    same = not rung.is_tuned and not best.is_tuned and rung.is_apart is best.is_apart
+    if same and rung.examples > best.examples:
+        return tune >= best_tune
+    return tune > best_tune + worth(size)
+
+
 def best_of(run: RunDir, size: int) -> Score:
     """The score row that is best on a tune set of `size` examples, at what was chosen there; none with a read-out that
     has learnt nothing. The first one unless another is better by `worth`: few examples would choose by chance."""
     recipe = run.recipe()
     rows = [row for row in (*run.rows(), *run.greedy()) if row.threshold_from in ("tune", "")]
-    learnt = [row for row in rows if all(one.head or has_readout(recipe, one.epoch) for one in row.ensemble.members)]
+    learnt = [
+        row for row in rows if all(member.head or has_readout(recipe, member.epoch) for member in row.ensemble.members)
+    ]
     best = max(learnt, key=lambda row: row.tune or 0.0)
     return best if (best.tune or 0.0) > (learnt[0].tune or 0.0) + worth(size) else learnt[0]
 
@@ -293,13 +312,13 @@ def report(run: RunDir, chosen: Score) -> tuple[Score, Any]:
     return rows[-1], predictions
 
 
-def put_model(run: Path, place: Path, score: Score) -> None:
-    """The reader of a run at `place`: built beside it and renamed, so that what stands there is always whole."""
-    new, old = (place.with_name(f".{place.name}.{os.getpid()}-{secrets.token_hex(4)}") for _ in range(2))
+def put_model(run: Path, target: Path, score: Score) -> None:
+    """The reader of a run at `target`: built beside it and renamed, so that what stands there is always whole."""
+    new, old = (target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}") for _ in range(2))
     build_reader(run, new, score)
-    if place.exists():
-        place.rename(old)
-    new.rename(place)
+    if target.exists():
+        target.rename(old)
+    new.rename(target)
     shutil.rmtree(old, ignore_errors=True)
 
 

@@ -24,14 +24,18 @@ BANKS: dict[str, list[dict[str, Any]]] = {
     ],
     "tokens": [{"kind": "pool"}, {"kind": "compress", "size": 64, "skip": True}],
 }
+COMPARE = {"reduce": "compare"}
+SEPARATE: dict[str, Any] = {"data": {"pairs": "apart"}, "finetune": {"head": COMPARE}}
+PAIR_BANK = [{"kind": "last", **COMPARE}, {"kind": "pool", **COMPARE}]
 MIDDLE = 0.67  # of the encoder's depth: from there on layers say more about the meaning of a text than about its words
 FIRST = {"spans": 400, "tokens": 1000, "labels": 1000, "score": 1000}  # most examples of the first step, which is
 FIRST_WORDS = 20_000  # to be quick: most words of them, but at least
 FEWEST = 200  # examples
-MORE = 20_000  # examples that linear heads are solved on, at most
+MORE = 20_000  # examples that linear heads are solved on, at most,
+GROWTH = 3  # times as many as in the step before
 SEEN = (1500, 5000, 15_000, 50_000, 150_000, 500_000)  # examples that a tuning sees, all epochs together
 EPOCHS = 20.0  # most
-APART = 1.5  # a tuning sees at least this many times as much as the one before
+LARGER = 1.5  # a tuning sees at least this many times as much as the one before
 SPARE = 1.15  # a step is begun if this many times its forecast is left
 
 
@@ -48,35 +52,76 @@ class Rung:
     @property
     def words(self) -> str:
         """What it does, for people."""
-        tuning = self.recipe.finetune
+        tuning, apart = self.recipe.finetune, ", both texts apart" if self.is_apart else ""
         if not tuning.epochs:
-            return f"heads on the encoder as it is, {self.examples:,} examples"
+            return f"heads on the encoder as it is, {self.examples:,} examples{apart}"
         how = f"adapters of {tuning.adapters}" if tuning.adapters else "all blocks"
         rate = f"rate {tuning.learning_rate:g}, seed {self.recipe.seeds[0]}"
-        return f"{how} tuned for {tuning.epochs:g} epochs of {self.examples:,} examples, {rate}"
+        return f"{how} tuned for {tuning.epochs:g} epochs of {self.examples:,} examples{apart}, {rate}"
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether both texts of a pair are encoded apart."""
+        return self.recipe.data.pairs == "apart"
+
+    @property
+    def is_tuned(self) -> bool:
+        return self.recipe.finetune.epochs > 0
 
 
-def ladder(found: Looked, files: Mapping[str, str], encoder: str, seed: int) -> list[Rung]:
+def ladder(looked: Looked, files: Mapping[str, str], encoder: str, seed: int) -> list[Rung]:
     """All steps, in order. They depend on the data, the encoder and the seed alone."""
-    count, per_token = found.sizes["train"], found.task in ("spans", "tokens")
-    base = _base(found, files, encoder or START[found.task], seed)
-    layers = _shape(encoder or START[found.task])[0]
-    words = sum(len(text.split()) for item in found.sets["train"] for text in item.texts) if not per_token else 0
-    first = min(count, FIRST[found.task], max(FEWEST, count * FIRST_WORDS // max(1, words)) if words else count)
-    rungs = [_rung("frozen", base, _frozen(first, found, layers), count)]
-    if not per_token and min(count, MORE) > first:
-        rungs.append(_rung("frozen", base, _frozen(min(count, MORE), found, layers), count))
+    count, encoder = looked.sizes["train"], encoder or START[looked.task]
+    base = _base(looked, files, encoder, seed)
     tunings = _tunings(count)
-    for limit, epochs in tunings:
-        rungs.append(_rung("tuned", base, _tuned(base, limit, epochs), count))
-    limit, epochs = tunings[min(1, len(tunings) - 1)]
+    steps = [*_frozen_steps(looked, _shape(encoder)[0]), *_tuned_steps(looked, base, tunings)]
+    usual = _tuned(base, *tunings[min(1, len(tunings) - 1)])
     if "start" not in base["finetune"]:  # which has no adapters to go on with
         adapters = {"finetune": {"train_layers": 0, "adapters": 64, "learning_rate": 1e-3}}
-        rungs.append(_rung("adapters", base, merged(_tuned(base, limit, epochs), adapters), count))
+        steps.append(("adapters", merged(usual, adapters)))
     faster = {"finetune": {"learning_rate": 2 * base["finetune"]["learning_rate"]}}
-    rungs.append(_rung("faster", base, merged(_tuned(base, limit, epochs), faster), count))
-    rungs.append(_rung("other-seed", base, _tuned(base, *tunings[-1]) | {"seeds": [seed + 1]}, count))
-    return [replace(rung, name=f"{place:02d}-{rung.name}") for place, rung in enumerate(rungs, start=1)]
+    steps.append(("faster", merged(usual, faster)))
+    steps.append(("other-seed", _tuned(base, *tunings[-1]) | {"seeds": [seed + 1]}))
+    return [_rung(number, name, base, step, count) for number, (name, step) in enumerate(steps, start=1)]
+
+
+def _frozen_steps(looked: Looked, layers: int) -> list[tuple[str, dict[str, Any]]]:
+    """Names and recipes of the steps with the encoder as it is: few examples, then more; pairs together and apart."""
+    count, most = looked.sizes["train"], FIRST[looked.task]
+    if looked.task in ("spans", "tokens"):
+        return [("frozen", _frozen(min(count, most), looked, layers))]
+    words = sum(len(text.split()) for item in looked.sets["train"] for text in item.texts)
+    first = min(count, most, max(FEWEST, count * FIRST_WORDS // max(1, words)))
+    steps = []
+    for limit in _frozen_limits(first, max(first, min(count, MORE))):
+        step = _frozen(limit, looked, layers)
+        steps += [("frozen", step), *([("frozen-apart", merged(step, _apart(layers)))] if _has_pairs(looked) else [])]
+    return steps
+
+
+def _frozen_limits(first: int, most: int) -> list[int]:
+    """Examples of the steps without tuning: from the first number to the last, GROWTH times as many each."""
+    limits = [first]
+    while limits[-1] < most:
+        larger = GROWTH * limits[-1]
+        limits.append(larger if larger * LARGER <= most else most)
+    return limits
+
+
+def _tuned_steps(
+    looked: Looked, base: Mapping[str, Any], tunings: Sequence[tuple[int, float]]
+) -> list[tuple[str, dict[str, Any]]]:
+    """Names and recipes of the steps that tune the encoder on more and more; pairs together and apart."""
+    steps = []
+    for limit, epochs in tunings:
+        step = _tuned(base, limit, epochs)
+        apart = merged(step, {**SEPARATE, "heads": PAIR_BANK})
+        steps += [("tuned", step), *([("tuned-apart", apart)] if _has_pairs(looked) else [])]
+    return steps
+
+
+def _has_pairs(looked: Looked) -> bool:
+    return len(looked.data.get("text", ())) == 2
 
 
 def with_tune(rung: Rung, tune: int) -> Rung | None:
@@ -94,33 +139,33 @@ def with_tune(rung: Rung, tune: int) -> Rung | None:
 
 def _tunings(count: int) -> list[tuple[int, float]]:
     """(most examples, epochs) of the tunings for a training set of this size, each larger than the one before."""
-    found: list[tuple[int, float]] = []
+    tunings: list[tuple[int, float]] = []
     last = 0.0
     for seen in SEEN:
         epochs = max(1.0, round(min(EPOCHS, seen / count), 1))
         limit = min(seen, count)
-        if limit * epochs >= APART * last:
-            found.append((limit, epochs))
+        if limit * epochs >= LARGER * last:
+            tunings.append((limit, epochs))
             last = limit * epochs
-    return found
+    return tunings
 
 
-def _base(found: Looked, files: Mapping[str, str], encoder: str, seed: int) -> dict[str, Any]:
+def _base(looked: Looked, files: Mapping[str, str], encoder: str, seed: int) -> dict[str, Any]:
     """What all steps share."""
-    per_token = found.task in ("spans", "tokens")
+    per_token = looked.task in ("spans", "tokens")
     rate = float(f"{1e-4 * min(4.0, 384 / _shape(encoder)[1]):.2g}")  # 1e-4 for a width of 384, less for wider ones
     tuning: dict[str, Any] = {"learning_rate": rate, "head_learning_rate": 1e-3, "batch_size": 16}
     tuning["head"] = {"kind": "last"} if per_token else {"kind": "last", **MEAN}
     if encoder == "pocket":
-        if found.task != "spans":
+        if looked.task != "spans":
             raise UserError("--encoder pocket: has learnt to answer questions; for other tasks take minilm or marco")
         encoder = "marco"
         tuning |= {"start": str(POCKET), "learning_rate": 5e-5}
     return {
-        "task": found.task,
+        "task": looked.task,
         "seeds": [seed],
         "backbone": {"name": encoder},
-        "data": {**found.data, **files},
+        "data": {**looked.data, **files},
         "finetune": tuning,
         "evaluate": {"ensembles": ["mean"]},
         "heads": BANKS["tokens" if per_token else "texts"],
@@ -131,27 +176,33 @@ def _shape(encoder: str) -> tuple[int, int]:
     """Layers and width of an encoder; of one of the hub they may not be known: 0 and 768."""
     from bertvision.heads.catalog import encoder_counts
 
-    known = {"minilm": (7, 384), "marco": (13, 384), "pocket": (13, 384)}
+    shapes = {"minilm": (7, 384), "marco": (13, 384), "pocket": (13, 384)}
     try:
-        return known.get(encoder) or encoder_counts(encoder)[:2]
+        return shapes.get(encoder) or encoder_counts(encoder)[:2]
     except UserError:
         return 0, 768
 
 
-def _frozen(limit: int, found: Looked, layers: int) -> dict[str, Any]:
+def _frozen(limit: int, looked: Looked, layers: int) -> dict[str, Any]:
     """The encoder as it is. For texts linear heads are solved, which takes one pass; others learn from a store.
 
     The first head is taken unless another is clearly better. Of pairs it reads a layer in the middle: the last ones of
     an encoder of sentences tell little about how two texts in one window relate.
     """
     step: dict[str, Any] = {"data": {"limit": limit}, "finetune": {"epochs": 0}}
-    if found.task in ("spans", "tokens"):
+    if looked.task in ("spans", "tokens"):
         return step | {"bank": {"states": "stored", "epochs": 10.0, "learning_rate": 2e-3, "batch_size": 8}}
     lowest = round(MIDDLE * max(0, layers - 1))
     mix = {"kind": "pool", "weights": "mean", "lowest": lowest, **MEAN}
     middle = [{"kind": "probe", "layer": lowest, **MEAN}] if layers else []
     heads = [mix, {"kind": "last", **MEAN}]
-    return step | {"bank": {"solve": True}, "heads": middle + heads if len(found.data["text"]) == 2 else heads + middle}
+    return step | {"bank": {"solve": True}, "heads": middle + heads if _has_pairs(looked) else heads + middle}
+
+
+def _apart(layers: int) -> dict[str, Any]:
+    """What of `_frozen` differs where both texts of a pair are encoded apart. The last layer comes first."""
+    mix = {"kind": "pool", "weights": "mean", "lowest": round(MIDDLE * max(0, layers - 1)), **COMPARE}
+    return {**SEPARATE, "heads": [{"kind": "last", **COMPARE}, mix]}
 
 
 def _tuned(base: Mapping[str, Any], limit: int, epochs: float) -> dict[str, Any]:
@@ -164,10 +215,43 @@ def _tuned(base: Mapping[str, Any], limit: int, epochs: float) -> dict[str, Any]
     }
 
 
-def _rung(name: str, base: Mapping[str, Any], over: Mapping[str, Any], count: int) -> Rung:
-    recipe = from_table(merged(base, {**over, "title": f"fit: {name}"}), f"step {name}")
+def _rung(number: int, name: str, base: Mapping[str, Any], step: Mapping[str, Any], count: int) -> Rung:
+    """The step of this number, for a training set of `count` examples."""
+    recipe = from_table(merged(base, {**step, "title": f"fit: {name}"}), f"step {name}")
     examples = min(count, recipe.data.limit or count)
-    return Rung(name, recipe, examples, count - examples)
+    return Rung(f"{number:02d}-{name}", recipe, examples, count - examples)
+
+
+def worthwhile(rungs: Sequence[Rung], scores: Mapping[str, float]) -> list[Rung]:
+    """Those of the steps that are yet to be taken where it is not known that pairs are better encoded the other way.
+
+    scores: of the steps that were taken, on tune, by name. Both ways are compared with the encoder as it is; if `apart`
+    is better there, they are compared again after tuning.
+    """
+
+    def best(tuned: bool, apart: bool) -> float | None:
+        own = [rung for rung in rungs if (rung.is_tuned, rung.is_apart) == (tuned, apart)]
+        return max((scores[rung.name] for rung in own if rung.name in scores), default=None)
+
+    def is_open(rung: Rung) -> bool:
+        frozen, tuned = ([best(stage, apart) for apart in (False, True)] for stage in (False, True))
+        together, apart = tuned if rung.is_tuned else frozen
+        if together is not None and apart is not None:
+            return rung.is_apart is (apart > together)
+        if rung.is_tuned and rung.is_apart and frozen[0] is not None and frozen[1] is not None:
+            return frozen[1] > frozen[0]
+        return True
+
+    return [rung for rung in rungs if rung.name not in scores and is_open(rung)]
+
+
+def undecided(rungs: Sequence[Rung], scores: Mapping[str, float]) -> Rung | None:
+    """The step that decides whether pairs are encoded together or apart: the counterpart of one that was taken."""
+    taken = [rung for rung in rungs if rung.name in scores]
+    decided = {rung.is_tuned for rung in taken if rung.is_apart}
+    seen = {(rung.is_tuned, rung.examples) for rung in taken}
+    open_ones = [rung for rung in worthwhile(rungs, scores) if rung.is_apart and rung.is_tuned not in decided]
+    return next((rung for rung in open_ones if (rung.is_tuned, rung.examples) in seen), None)
 
 
 @dataclass

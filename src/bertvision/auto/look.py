@@ -1,6 +1,7 @@
 """What is in a user's file: task, columns, duplicates, leaks, balance. Ends in three clean sets."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bertvision.auto.columns import choose_columns, number
+from bertvision.auto.columns import Columns, choose_columns, number
 from bertvision.auto.decoding import Rows, check_suffix, decode, read_rows
 from bertvision.data.conll import load_conll
 from bertvision.data.splits import nested_strata, split_by_article, split_off
@@ -47,8 +48,8 @@ class Looked:
 
     @property
     def sizes(self) -> dict[str, int]:
-        count: Callable[[Any], int] = (lambda found: len([*questions(found)])) if self.task == "spans" else len
-        return {name: count(found) for name, found in self.sets.items()}
+        count: Callable[[Any], int] = (lambda items: len([*questions(items)])) if self.task == "spans" else len
+        return {name: count(items) for name, items in self.sets.items()}
 
     def write(self, directory: Path) -> dict[str, str]:
         """Writes the sets; {name of a set: its file}."""
@@ -89,7 +90,7 @@ def _look_at_table(paths: dict[str, Path], text: Sequence[str], label: str, seed
     notes: list[str] = []
     rows = {name: read_rows(path, notes) for name, path in paths.items()}
     chosen = choose_columns(paths["train"], rows["train"], text, label, notes)
-    sets = {name: _items(paths[name], found, chosen.text, chosen.label, notes) for name, found in rows.items()}
+    sets = {name: _items(paths[name], own, chosen, notes) for name, own in rows.items()}
     sets["train"] = _alike(paths["train"], sets["train"], notes)
     _part(sets, notes)
     labels = {item.target for item in sets["train"]}
@@ -98,9 +99,9 @@ def _look_at_table(paths: dict[str, Path], text: Sequence[str], label: str, seed
             seen = f"every label in {chosen.label!r} is {labels.pop()!r}" if labels else "there are no labels"
             raise UserError(f"{paths['train']}: {seen}; a classifier needs at least two")
         for name in [name for name in sets if name != "train"]:
-            known = [item for item in sets[name] if item.target in labels]
-            _note_fewer(notes, sets[name], known, f"{paths[name].name}: rows with a label that train does not have")
-            sets[name] = known
+            learnt = [item for item in sets[name] if item.target in labels]
+            _note_fewer(notes, sets[name], learnt, f"{paths[name].name}: rows with a label that train does not have")
+            sets[name] = learnt
     _set_aside(paths["train"], sets, lambda items: _strata(items, chosen.task), notes, seed, share)
     words = [sum(len(each.split()) for each in item.texts) for item in sets["train"]]
     longest = int(np.clip(32 * np.ceil((1.5 * np.percentile(words, 98) + 8) / 32), 32, 256))
@@ -108,9 +109,9 @@ def _look_at_table(paths: dict[str, Path], text: Sequence[str], label: str, seed
     if chosen.task == "labels":
         counts = Counter(item.target for item in sets["train"])
         notes.append("labels: " + ", ".join(f"{name} {count:,}" for name, count in counts.most_common(12)))
-        if (share := max(counts.values()) / counts.total()) > UNBALANCED:
+        if (most := max(counts.values()) / counts.total()) > UNBALANCED:
             data["metric"] = "matthews"
-            notes.append(f"{share:.0%} are {counts.most_common(1)[0][0]!r}: chosen by Matthews' correlation instead")
+            notes.append(f"{most:.0%} are {counts.most_common(1)[0][0]!r}: chosen by Matthews' correlation instead")
         held = [{item.target for item in sets[name]} for name in ("tune", "test")]
         rare = [str(name) for name in counts if any(name not in seen for seen in held)]
         if rare:
@@ -119,12 +120,16 @@ def _look_at_table(paths: dict[str, Path], text: Sequence[str], label: str, seed
     return Looked(chosen.task, data, sets, notes)
 
 
-def _items(path: Path, rows: Rows, text: Sequence[str], label: str, notes: list[str]) -> list[Item]:
-    """The rows that have a text and a label."""
-    texts = [tuple(row.get(column, "").strip() for column in text) for row in rows]
-    found = [Item(each, row.get(label, "").strip()) for each, row in zip(texts, rows)]
-    whole = [item for item in found if item.target and any(item.texts)]
-    _note_fewer(notes, found, whole, f"{path.name}: rows without a text or a label")
+def _items(path: Path, rows: Rows, columns: Columns, notes: list[str]) -> list[Item]:
+    """The rows that have a text and a label, or a number."""
+    texts = [tuple(row.get(column, "").strip() for column in columns.text) for row in rows]
+    items = [Item(each, row.get(columns.label, "").strip()) for each, row in zip(texts, rows)]
+    if columns.task == "score":
+        whole = [item for item in items if math.isfinite(number(str(item.target))) and any(item.texts)]
+    else:
+        whole = [item for item in items if item.target and any(item.texts)]
+    what = "number" if columns.task == "score" else "label"
+    _note_fewer(notes, items, whole, f"{path.name}: rows without a text or a {what}")
     return whole
 
 
@@ -135,8 +140,8 @@ def _alike(path: Path, items: list[Item], notes: list[str]) -> list[Item]:
     for item in items:
         targets.setdefault(_key(item), Counter())[item.target] += 1
         texts.setdefault(_key(item), item.texts)
-    disputed = sum(len(found) > 1 for found in targets.values())
-    kept = [Item(texts[key], found.most_common(1)[0][0]) for key, found in targets.items()]
+    disputed = sum(len(counts) > 1 for counts in targets.values())
+    kept = [Item(texts[key], counts.most_common(1)[0][0]) for key, counts in targets.items()]
     if len(kept) == 1 < len(items):
         raise UserError(f"{path}: all its {len(items):,} rows have the same text; there is nothing to learn")
     _note_fewer(notes, items, kept, f"{path.name}: repeated examples")
@@ -216,8 +221,8 @@ def _look_at_sentences(paths: dict[str, Path], seed: int, share: float) -> Looke
     notes: list[str] = []
     sets = {}
     for name, path in paths.items():
-        found = load_conll(path, decode(path, notes))
-        sets[name] = [Item(one.words, one.labels) for one in found]
+        sentences = load_conll(path, decode(path, notes))
+        sets[name] = [Item(one.words, one.labels) for one in sentences]
     sets["train"] = _alike(paths["train"], sets["train"], notes)
     _part(sets, notes)
     types = Counter(label[2:] for item in sets["train"] for label in item.target if label.startswith("B-"))
@@ -280,9 +285,9 @@ def _once(path: Path, articles: Articles, notes: list[str]) -> Articles:
 
     def again(qa: Any, paragraph: Any) -> bool:
         key = qa["question"].strip(), paragraph["context"]
-        known = key in seen
+        repeated = key in seen
         seen.add(key)
-        return known
+        return repeated
 
     return _without(articles, again, notes, f"{path.name}: repeated questions")
 
@@ -293,19 +298,19 @@ def _in(contexts: set[str]) -> Callable[[Any, Any], bool]:
 
 def _without(articles: Articles, leave: Callable[[Any, Any], bool], notes: list[str], what: str) -> Articles:
     """The articles without the questions that `leave`(question, paragraph) says, and what is empty then."""
-    found = []
+    kept = []
     for article in articles:
         parts = [{**p, "qas": [qa for qa in p["qas"] if not leave(qa, p)]} for p in article["paragraphs"]]
         parts = [p for p in parts if p["qas"]]
-        found += [{**article, "paragraphs": parts}] if parts else []
-    _note_fewer(notes, [*questions(articles)], [*questions(found)], what)
-    return found
+        kept += [{**article, "paragraphs": parts}] if parts else []
+    _note_fewer(notes, [*questions(articles)], [*questions(kept)], what)
+    return kept
 
 
 def _by_paragraph(articles: Articles) -> Articles:
     """An article for each paragraph; those with the same text stay together."""
-    found: dict[str, dict[str, Any]] = {}
+    by_text: dict[str, dict[str, Any]] = {}
     for article in articles:
         for p in article["paragraphs"]:
-            found.setdefault(p["context"], {**article, "paragraphs": []})["paragraphs"].append(p)
-    return list(found.values())
+            by_text.setdefault(p["context"], {**article, "paragraphs": []})["paragraphs"].append(p)
+    return list(by_text.values())

@@ -17,7 +17,7 @@ from bertvision.train.run_results import task_of
 
 
 def summarise(
-    directory: Path, run: RunDir, reported: tuple[Score, Any], found: Looked, facts: dict[str, Any]
+    directory: Path, run: RunDir, reported: tuple[Score, Any], looked: Looked, facts: dict[str, Any]
 ) -> tuple[float, float]:
     """Writes report.html; the 95 % interval of the main metric. reported: the row on test, and predictions of it."""
     task, recipe, (score, predictions) = task_of(run), run.recipe(), reported
@@ -40,12 +40,12 @@ def summarise(
     size = sum(path.stat().st_size for path in model.glob("*"))
     about: dict[str, Any] = {"speed": f"{score.cost.ms_per_question or 0.0:.1f} ms per example on this machine"}
     about |= {"files": f"{size / 2**20:.1f} MB beside the encoder {recipe.backbone.name}"}
-    about |= {"parameters": score.cost.total_parameters, "sets": found.sizes, "task": found.task}
+    about |= {"parameters": score.cost.total_parameters, "sets": looked.sizes, "task": looked.task}
     sections = [
         Section("What was tried", [_tried(facts, score.main), *notes("Each step is a study in steps/.")]),
-        Section("The model", [Block("facts", about), _use(model, found.task)]),
+        Section("The model", [Block("facts", about), _use(model, looked)]),
         *analysis_sections(analysis, Album()),
-        Section("The data", notes(*found.notes)),
+        Section("The data", notes(*looked.notes)),
         Section("Again", [Block("code", f"bertvision study {directory / 'recipe.toml'} --out {directory / 'again'}")]),
     ]
     write_files(Report(f"fit: {directory.name}", [], sentences, sections), directory)
@@ -55,25 +55,26 @@ def summarise(
 def _tried(facts: dict[str, Any], metric: str) -> Block:
     """The steps with their scores, in the order in which they were taken."""
     steps: dict[str, dict[str, Any]] = facts["steps"]
-    rows = [one["score"] for one in steps.values()]
+    rows = [step["score"] for step in steps.values()]
     grid = grid_of(
         ("Step", words(steps)),
-        ("What", words(one["words"] for one in steps.values())),
+        ("What", words(step["words"] for step in steps.values())),
         ("Best on tune", words(row.get("parts", row["member"]) for row in rows)),
-        (f"{metric}, tune", mark_best(numbers((one["tune"] for one in steps.values()), ".2f"))),
+        (f"{metric}, tune", mark_best(numbers((step["tune"] for step in steps.values()), ".2f"))),
         (f"{metric}, test", numbers((row[metric] for row in rows), ".2f")),
-        ("Time", words(duration(one["seconds"]) for one in steps.values())),
+        ("Time", words(duration(step["seconds"]) for step in steps.values())),
     )
     return Block("table", grid, "Steps")
 
 
-def _use(model: Path, task: str) -> Block:
+def _use(model: Path, looked: Looked) -> Block:
     """Commands that use the model."""
+    task, texts = looked.task, "first, second" if len(looked.data.get("text", ())) == 2 else "texts"
     lines = [f'bertvision ask "Who …?" FILE --reader {model}'] if task == "spans" else []
     call = {
         "spans": '(question="Who …?", context="…")',
-        "labels": ".classify(texts)",
-        "score": ".similarity(texts)",
+        "labels": f".classify({texts})",
+        "score": f".similarity({texts})",
         "tokens": ".entities(texts)",
     }
     lines += [f"bertvision serve {model}", "", "from bertvision import Reader"]

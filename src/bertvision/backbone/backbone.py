@@ -149,7 +149,7 @@ class Backbone(nn.Module):
         place = torch.where(mask, begin[:, None] + column, 0)
         ids, types = (each.repeat(2, 1).gather(1, place) for each in (batch.ids, batch.types))
         ids, types = torch.where(mask, ids, self.pad), torch.where(mask, types, 0)
-        texts = Batch(np.tile(batch.index, 2), ids, types, mask, batch.targets.repeat(2, *batch.targets.shape[1:]))
+        texts = Batch(np.tile(batch.index, 2), ids, types, mask, torch.cat([batch.targets, batch.targets]))
         states = self(texts, reads)
         real = mask[:, None, :, None]
         means = states.layers.masked_fill(~real, 0).sum(dim=2) / real.sum(dim=2)  # (2 B, L, H)

@@ -64,38 +64,46 @@ def read_columns(
     suffix = path.suffix.lower()
     if suffix != ".csv" and "\n" not in text:  # lines that end in a carriage return alone, or a single line
         text = text.replace("\r", "\n")
-    rows: list[Row] = []
-    broken: dict[int, str] = {}  # line -> reason
-    if suffix == ".jsonl":
-        for line, row_text in enumerate(text.split("\n"), start=1):
-            try:
-                rows.append((line, _from_json(row_text, columns)))
-            except UserError as error:
-                broken[line] = f": {error}"
-    else:
-        lines = _from_csv(path, text) if suffix == ".csv" else _from_tsv(text)
-        names = list(header or next(lines)[1])
-        indices = [_column_index(path, names, column) for column in columns]
-        for line, cells in lines:
-            if len(cells) == len(names):
-                rows.append((line, tuple(cells[index] for index in indices)))
-            else:
-                wanted = "" if broken else f", not {len(names)} as {', '.join(names)}"
-                broken[line] = f" has {len(cells)} columns{wanted}"
+    rows, broken = _from_objects(text, columns) if suffix == ".jsonl" else _from_cells(path, text, columns, header)
     if left_out is not None:
         left_out += broken
     elif broken:
-        raise _broken_lines(path, broken)
+        first = "; ".join(f"line {line}{reason}" for line, reason in [*broken.items()][:SHOWN])
+        more = f"; and {len(broken) - SHOWN:,} more" if len(broken) > SHOWN else ""
+        count = f"{len(broken):,} lines are broken: " if len(broken) > 1 else ""
+        which = "them" if len(broken) > 1 else "that line"
+        raise UserError(f'{path}: {count}{first}{more}; correct {which}, or set data.broken = "leave out"')
     return rows
 
 
-def _broken_lines(path: Path, broken: dict[int, str]) -> UserError:
-    """The error that describes the first broken lines. broken: line -> reason."""
-    first = "; ".join(f"line {line}{reason}" for line, reason in [*broken.items()][:SHOWN])
-    more = f"; and {len(broken) - SHOWN:,} more" if len(broken) > SHOWN else ""
-    count = f"{len(broken):,} lines are broken: " if len(broken) > 1 else ""
-    which = "them" if len(broken) > 1 else "that line"
-    return UserError(f'{path}: {count}{first}{more}; correct {which}, or set data.broken = "leave out"')
+def _from_objects(text: str, columns: Sequence[str]) -> tuple[list[Row], dict[int, str]]:
+    """The rows of a .jsonl file, and {line: what is wrong with it}."""
+    rows: list[Row] = []
+    broken: dict[int, str] = {}
+    for line, content in enumerate(text.split("\n"), start=1):
+        try:
+            rows.append((line, _from_json(content, columns)))
+        except UserError as error:
+            broken[line] = f": {error}"
+    return rows, broken
+
+
+def _from_cells(
+    path: Path, text: str, columns: Sequence[str], header: Sequence[str] | None
+) -> tuple[list[Row], dict[int, str]]:
+    """The rows of a .csv or .tsv file, and {line: what is wrong with it}."""
+    rows: list[Row] = []
+    broken: dict[int, str] = {}
+    lines = _from_csv(path, text) if path.suffix.lower() == ".csv" else _from_tsv(text)
+    names = list(header or next(lines)[1])
+    positions = [_position(path, names, column) for column in columns]
+    for line, cells in lines:
+        if len(cells) == len(names):
+            rows.append((line, tuple(cells[position] for position in positions)))
+        else:
+            wanted = "" if broken else f", not {len(names)} as {', '.join(names)}"
+            broken[line] = f" has {len(cells)} columns{wanted}"
+    return rows, broken
 
 
 def _from_tsv(text: str) -> Iterator[tuple[int, list[str]]]:
@@ -114,7 +122,7 @@ def _from_csv(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
         raise UserError(f"{path}: line {reader.line_num}: {error}; correct the quotes of that line") from None
 
 
-def _column_index(path: Path, names: list[str], column: str) -> int:
+def _position(path: Path, names: list[str], column: str) -> int:
     """Index of a column."""
     if names.count(column) == 1:
         return names.index(column)
@@ -130,16 +138,16 @@ def _column_index(path: Path, names: list[str], column: str) -> int:
 def _from_json(line: str, columns: Sequence[str]) -> tuple[str, ...]:
     """The values of the columns as a .csv file would have them."""
     try:
-        entries = json.loads(line)
+        row = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise UserError(f"not JSON ({error}), one object per line is needed") from None
-    if not isinstance(entries, dict):
+    if not isinstance(row, dict):
         raise UserError(f'not an object such as {{"{columns[0]}": ...}}')
     cells = []
     for column in columns:
-        if column not in entries:
-            raise UserError(f"has no {column!r}, {nearest(column, entries) if entries else 'the object is empty'}")
-        value = entries[column]
+        if column not in row:
+            raise UserError(f"has no {column!r}, {nearest(column, row) if row else 'the object is empty'}")
+        value = row[column]
         if not isinstance(value, str | int | float):
             raise UserError(f"{column!r} is neither text nor a number")
         cells.append(value if isinstance(value, str) else json.dumps(value))

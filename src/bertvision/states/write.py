@@ -88,7 +88,7 @@ def write_store(
 
 def _begun(directory: Path, wanted: Manifest, lengths: NDArray[np.int64], runtime: Runtime) -> Manifest:
     """The manifest to continue from, in every process; NoRoom if the disk is full."""
-    tables, full = runtime.tell(_begin(directory, wanted, lengths) if runtime.is_main else ([], ""))
+    tables, full = runtime.broadcast(_begin(directory, wanted, lengths) if runtime.is_main else ([], ""))
     if full:  # fails before hours of work, not after
         raise NoRoom(full)
     return replace(wanted, shards=tuple(Shard(**table) for table in tables))

@@ -225,6 +225,8 @@ class StudyBudget:
     def _store_bytes(self) -> int:
         """Bytes of a store of the training states that the bank reads."""
         lengths = self.lengths["train"]
+        if self.recipe.data.pairs == "apart":
+            lengths = np.full_like(lengths, 2)  # the mean of each text
         kept = lengths if self.bank.positions == "all" else np.ones_like(lengths)
         layers = len(numbered(self.bank.reads, self.shape["layers"]))
         return Layout(kept, layers, self.shape["width"], self.recipe.bank.dtype).bytes

@@ -37,10 +37,10 @@ def solve_bank(bank: HeadBank, backbone: Backbone, task: Task, data: Mapping[str
     runtime.to(bank.eval())
     train = data["train"].windows
     with job.journal.stage(job.stage, int(train.lengths.sum())) as progress:
-        found = _features(bank, backbone, train, progress.advance)
+        features_of_heads = _features(bank, backbone, train, progress.advance)
     feed, seconds = runtime.clock() - began, dict[str, float]()
     targets = torch.from_numpy(train.targets)
-    for (name, head), features in zip(bank.items(), found):
+    for (name, head), features in zip(bank.items(), features_of_heads):
         began = runtime.clock()
         penalty = solve_readout(_readout(head, name), task, features, runtime.to(targets), job.seed)
         seconds[name] = runtime.clock() - began
@@ -65,27 +65,29 @@ def _features(bank: HeadBank, backbone: Backbone, windows: Windows, advance: Cal
     """What the read-out of each head would read of every window, reduced as its logits are."""
     readouts = [_readout(head, name) for name, head in bank.items()]
     source = live(backbone, bank.reads, bank.positions)
-    found = [torch.empty(len(windows), one.in_features, device=one.weight.device) for one in readouts]
+    features_of_heads = [
+        torch.empty(len(windows), readout.in_features, device=readout.weight.device) for readout in readouts
+    ]
     for head in bank.heads:
         head.readout = nn.Identity()
     for index in by_length(windows.lengths, TOKENS):
         batch = backbone.runtime.to(collate(windows, index, backbone.pad))
-        for features, logits in zip(found, bank(source(batch)).values()):
+        for features, logits in zip(features_of_heads, bank(source(batch)).values()):
             features[torch.from_numpy(index)] = logits.float()  # (B, H)
         advance(batch.tokens)
     for head, readout in zip(bank.heads, readouts):
         head.readout = readout
-    return found
+    return features_of_heads
 
 
 def solve_readout(readout: nn.Linear, task: Task, features: Tensor, targets: Tensor, seed: int) -> float:
     """Sets the read-out, which reads `features` (N, H) of examples with `targets` (N,); the penalty that was chosen."""
     centre = features.mean(dim=0)
     scale = (features - centre).square().sum(dim=1).mean().sqrt().clamp(min=1e-6)
-    known = (features - centre) / scale
+    scaled = (features - centre) / scale
     start = torch.zeros_like(readout.weight), torch.zeros_like(readout.bias)
-    penalty = _choose(task, known, targets, start, seed)
-    weight, bias = _minimise(task, known, targets, penalty, start)
+    penalty = _choose(task, scaled, targets, start, seed)
+    weight, bias = _minimise(task, scaled, targets, penalty, start)
     with torch.no_grad():
         readout.weight.copy_(weight / scale)
         readout.bias.copy_(bias - readout.weight @ centre)
@@ -95,7 +97,7 @@ def solve_readout(readout: nn.Linear, task: Task, features: Tensor, targets: Ten
 def _choose(task: Task, features: Tensor, targets: Tensor, start: tuple[Tensor, Tensor], seed: int) -> float:
     """The penalty next to PRIOR that is, but for one standard error, as good on held-out examples as the best one."""
     furthest = np.log(max(1.0, len(targets) / PER_FACTOR))
-    penalties = [one for one in PENALTIES if abs(np.log(one / PRIOR)) <= furthest]
+    penalties = [penalty for penalty in PENALTIES if abs(np.log(penalty / PRIOR)) <= furthest]
     if len(penalties) < 2:
         return PRIOR
     losses = []  # of each split those of all penalties
@@ -106,9 +108,9 @@ def _choose(task: Task, features: Tensor, targets: Tensor, start: tuple[Tensor, 
             solved = _minimise(task, features[~held], targets[~held], penalty, solved)
             row[penalty] = float(task.loss(features[held] @ solved[0].T + solved[1], _batch(targets[held])))
         losses.append([row[penalty] for penalty in penalties])
-    found = np.array(losses)  # (splits, penalties)
-    worse = found - found[:, found.mean(axis=0).argmin(), None]
-    error = worse.std(axis=0) / np.sqrt(min(FOLDS, len(found)))  # repeats see the same examples
+    by_split = np.array(losses)  # (splits, penalties)
+    worse = by_split - by_split[:, by_split.mean(axis=0).argmin(), None]
+    error = worse.std(axis=0) / np.sqrt(min(FOLDS, len(by_split)))  # repeats see the same examples
     good = [penalty for penalty, is_good in zip(penalties, worse.mean(axis=0) <= error + 1e-9) if is_good]
     return min(good, key=lambda penalty: abs(np.log(penalty / PRIOR)))
 
