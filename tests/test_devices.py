@@ -104,7 +104,7 @@ def test_flops_are_counted_on_no_device(monkeypatch):
     found = []
     for device in ("cpu", RUNTIME):
         model = Backbone.load(encoder(), device).model
-        monkeypatch.setattr(flops, "_known", {})
+        monkeypatch.setattr(flops, "_counted_work", {})
         if device is RUNTIME and DEVICE == "ghost":
             monkeypatch.setattr("ghost.ghost.room", 0)  # whatever is made there fails
         found.append(flops.encoder_work(model))
